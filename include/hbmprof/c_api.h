@@ -152,15 +152,15 @@ int hbmprof_device(const char* name);
 
 /* Stores the numbers of the devices on which memory was recorded in `devices`, at most `capacity` of them, and returns
  * how many there are. `devices` may be null if `capacity` is 0. Calls the probes of the devices, which ask the driver:
- * do not call it for each request. Any thread may call it. Returns -1 if the host has no memory, or if called in a signal handler that
- * interrupted a function of this library. */
+ * do not call it for each request. Any thread may call it. Returns -1 if the host has no memory, or if called in a
+ * signal handler that interrupted a function of this library. */
 int hbmprof_devices(int* devices, int capacity);
 
 /* Stores the name of `device`, with a zero byte at its end, in `name`; a name that needs more than `capacity` bytes is
  * cut. Returns the length of the whole name without the zero byte, at most 64. `name` may be null if `capacity` is 0.
- * The numbers 0 to 62 have a name also if there is no such GPU. For the numbers that hbmprof_device() returned, takes as
- * long as hbmprof_devices(). Any thread may call it. Returns -1 if there is no such device, if the host has no memory,
- * or if called in a signal handler that interrupted a function of this library. */
+ * The numbers 0 to 62 have a name also if there is no such GPU. For the numbers that hbmprof_device() returned, takes
+ * as long as hbmprof_devices(). Any thread may call it. Returns -1 if there is no such device, if the host has no
+ * memory, or if called in a signal handler that interrupted a function of this library. */
 int hbmprof_device_name(int device, char* name, size_t capacity);
 
 /* Returns the number of the allocator `name`; a new name is added. The label `allocator` of a profile shows the name.
@@ -184,9 +184,9 @@ enum hbmprof_kind {
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
  * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
- * the call in dropped_records). Convention 7 says which device a number without a device is. A kind that does not exist,
- * and HBMPROF_KIND_POOL, is recorded as the kind "device", and an allocator number that hbmprof_allocator() has not
- * returned without an allocator name. */
+ * the call in dropped_records). Convention 7 says which device a number without a device is. A kind that does not
+ * exist, and HBMPROF_KIND_POOL, is recorded as the kind "device", and an allocator number that hbmprof_allocator() has
+ * not returned without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */
   int device;         /* number of a device */
@@ -220,9 +220,9 @@ int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attr
                                const uintptr_t* return_addresses, size_t count) HBMPROF_NOT_READ_(1);
 
 /* Removes the record of `ptr`. Call it before the memory is freed: another thread may get the same address as soon as
- * it is free. If `ptr` is a segment, its blocks end too. Returns 1 if there was a record. Returns 0 if recording is off,
- * if `ptr` is null, or if there was none (then it is counted in foreign_frees of hbmprof_tracker_stats). Under `hbmprof
- * run`, memory of the driver keeps its record until the driver frees it, and this function returns 1. */
+ * it is free. If `ptr` is a segment, its blocks end too. Returns 1 if there was a record. Returns 0 if recording is
+ * off, if `ptr` is null, or if there was none (then it is counted in foreign_frees of hbmprof_tracker_stats). Under
+ * `hbmprof run`, memory of the driver keeps its record until the driver frees it, and this function returns 1. */
 int hbmprof_record_free(const void* ptr) HBMPROF_NOT_READ_(1);
 
 /* Counts in refused_frees of hbmprof_tracker_stats that the memory of a removed record could not be freed. The record

@@ -38,7 +38,6 @@
 //   leak_check.h       LeakCheck: fails a GoogleTest test that leaks device memory
 //   out_of_memory.h    ReportOutOfMemory: reports a failed allocation of your own allocator
 //   caller.h           for wrappers of allocators
-//   cuda_coverage.h    which functions of the CUDA driver are tracked
 //   adapters/*.h       records allocators of other libraries: CUB, CCCL and RMM, ONNX Runtime, TensorRT, libtorch
 //   version.h          the version
 #ifndef HBMPROF_HBMPROF_H_

@@ -118,7 +118,8 @@ struct DefaultOptions : Options {
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
 // bad value it appends one line to `problems` (the variable, its value, the allowed values, the value used instead);
-// the field keeps its default. In a program that got privileges when it was started, such as a set-user-id program
+// the field keeps its default. So it does for each variable HBMPROF... that hbmprof does not have, with the name of the
+// nearest one. In a program that got privileges when it was started, such as a set-user-id program
 // (AT_SECURE), no variable is read, because the environment belongs to another user. Do not call it while another
 // thread changes the environment. `problems` must not be null. Throws std::bad_alloc.
 //
@@ -140,7 +141,8 @@ struct DefaultOptions : Options {
 //   HBMPROF_UNWINDER=auto|native|fp|none   unwinder; "native": python is false
 //   HBMPROF_TAGS=KEY=VALUE,...         tags; values without a comma
 //
-// "off" is the same as the empty text for each path.
+// "off" is the same as the empty text for each path. For 0 and 1, "off", "false", "no" and "on", "true", "yes" are the
+// same.
 DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems);
 
 }  // namespace hbmprof

@@ -45,9 +45,8 @@ struct FailedAllocation {
 //
 // Call it after the allocation has failed, in the thread that requested it. The caller must hold no lock that a device
 // probe takes (Profiler::SetDeviceProbe), because the report calls the probe of the device. It allocates nothing on the
-// device. It takes host memory; 2 MiB are reserved for it at the first use of Profiler::Default(). If that is not
-// enough, the list of call stacks is left out. Any thread may call it, but not a signal handler. It throws nothing and
-// does not change errno.
+// device. It takes host memory. If there is not enough, the list of call stacks is left out. Any thread may call it,
+// but not a signal handler. It throws nothing and does not change errno.
 bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler = Profiler::Default()) noexcept;
 
 }  // namespace hbmprof

@@ -72,9 +72,9 @@ absl::Status StopRecording();
 // ends at the time of the call. If the file can be made, the flight recorder then begins again without events. (It also
 // loses its events when StartRecording begins a recording, and begins again when that ends.) The call takes about 150
 // bytes of host memory for each event, until it returns. Any thread may call it. Errors: kFailedPrecondition if the
-// flight recorder is off, if a recording is in progress, or if the profiler is off; kAlreadyExists if `path` is the file
-// of a recording of this process, which is not replaced; otherwise those of StartRecording for the file and for host
-// memory.
+// flight recorder is off, if a recording is in progress, or if the profiler is off; kAlreadyExists if `path` is the
+// file of a recording of this process, which is not replaced; otherwise those of StartRecording for the file and for
+// host memory.
 absl::Status SaveFlightRecording(std::string_view path);
 
 // Writes one line for each device on which device memory was recorded to the log that DefaultOptions::log names. The

@@ -4,6 +4,8 @@
 
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace hbmprof::internal {
 
 // Writes the parts of a message and a line feed to standard error, with one write for up to 4 KiB. Each part but `text`
@@ -14,6 +16,9 @@ namespace hbmprof::internal {
 // it.
 void PrintMessage(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                   std::string_view end = {}) noexcept;
+
+// Returns the text of an error, as a part of a message.
+inline std::string_view TextOf(const absl::Status& error) { return {error.message().data(), error.message().size()}; }
 
 // Sends later messages to the file that descriptor 2 refers to now. Called when the library is loaded, and by tests
 // that redirect standard error.

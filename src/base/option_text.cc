@@ -1,6 +1,8 @@
 #include "src/base/option_text.h"
 
 #include <stdlib.h>
+#include <sys/auxv.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -40,6 +42,17 @@ const char* OptionText(const char* name) {
     if (std::strncmp(line, name, length) == 0 && line[length] == '=') return line + length + 1;
   }
   return nullptr;
+}
+
+void ForEachOptionName(const std::function<void(std::string_view name)>& visit) {
+  const auto visit_line = [&visit](std::string_view line) { visit(line.substr(0, line.find('='))); };
+  if (const Lines* const lines = replaced.load(std::memory_order_acquire)) {
+    for (const char* line = lines->text; line < lines->text + lines->bytes; line += std::strlen(line) + 1) {
+      visit_line(line);
+    }
+  } else if (getauxval(AT_SECURE) == 0) {
+    for (char** line = environ; line != nullptr && *line != nullptr; ++line) visit_line(*line);
+  }
 }
 
 }  // namespace hbmprof::internal

@@ -4,6 +4,8 @@
 #define HBMPROF_SRC_BASE_OPTION_TEXT_H_
 
 #include <cstddef>
+#include <functional>
+#include <string_view>
 
 namespace hbmprof::internal {
 
@@ -15,6 +17,10 @@ bool ReplaceOptions(const char* lines, size_t bytes);
 // Returns the value of the option `name`; null if it is not set, or if the process runs with more rights than its user
 // (secure_getenv).
 const char* OptionText(const char* name);
+
+// Calls visit(name) for each option, and for each other variable of the environment. Not in a process that runs with
+// more rights than its user. No thread may change the environment meanwhile.
+void ForEachOptionName(const std::function<void(std::string_view name)>& visit);
 
 }  // namespace hbmprof::internal
 

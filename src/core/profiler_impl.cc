@@ -80,6 +80,7 @@ ProfilerImpl::ProfilerImpl(const Options& options, std::atomic<bool>& is_enabled
       finder_(options, sites_),
       pools_(sites_, live_, ledger_) {
   LookAtClock();  // the first profiler's begin is the start of all ages
+  if (!options.enabled) Switches(false);
   if (options.unwinder != Unwinder::kNone) WatchForPython();
   AllProfilers::Add(this);
 }

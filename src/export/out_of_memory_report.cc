@@ -15,16 +15,8 @@
 #include "src/export/module_index.h"
 
 namespace hbmprof::internal {
-namespace {
 
-constexpr size_t kStacksShown = 10;
-constexpr size_t kStacksNamed = 4096;  // the stacks whose frames get names; those with the same text share a line
-constexpr size_t kFramesShown = 4;
-constexpr size_t kProcessesShown = 5;
-constexpr size_t kStackLineBytes = 120;  // maximum length of the names in one line
-
-// Returns text such as "512 B" or "1.50 GiB".
-std::string Bytes(int64_t bytes) {
+std::string BytesText(int64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   auto value = static_cast<double>(bytes);
   size_t unit = 0;
@@ -36,6 +28,14 @@ std::string Bytes(int64_t bytes) {
   std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
   return text;
 }
+
+namespace {
+
+constexpr size_t kStacksShown = 10;
+constexpr size_t kStacksNamed = 4096;  // the stacks whose frames get names; those with the same text share a line
+constexpr size_t kFramesShown = 4;
+constexpr size_t kProcessesShown = 5;
+constexpr size_t kStackLineBytes = 120;  // maximum length of the names in one line
 
 // Replaces control characters, because the text may come from the program and control characters have effects on a
 // terminal.
@@ -94,8 +94,8 @@ std::optional<OutOfMemoryVerdict> JudgeAddressSpace(const OutOfMemory& failure) 
   if (!failure.address_space_limit || !failure.address_space_in_use || !failure.requested) return std::nullopt;
   if (*failure.requested <= *failure.address_space_limit - *failure.address_space_in_use) return std::nullopt;
   return OutOfMemoryVerdict{OutOfMemoryCause::kHostLimit,
-                            "the process may have " + Bytes(*failure.address_space_limit) +
-                                " of virtual memory and has " + Bytes(*failure.address_space_in_use) +
+                            "the process may have " + BytesText(*failure.address_space_limit) +
+                                " of virtual memory and has " + BytesText(*failure.address_space_in_use) +
                                 ". Raise the limit with `ulimit -v`."};
 }
 
@@ -103,14 +103,15 @@ OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
   // No sum below overflows: a process has fewer bytes in use.
   const int64_t requested = std::min(failure.requested.value_or(0), INT64_MAX / 2);
   if (failure.memory_lock_limit && failure.stats.bytes_in_use + requested > *failure.memory_lock_limit) {
-    return {OutOfMemoryCause::kHostLimit, "the process may lock " + Bytes(*failure.memory_lock_limit) +
-                                              " of host memory and has " + Bytes(failure.stats.bytes_in_use) +
+    return {OutOfMemoryCause::kHostLimit, "the process may lock " + BytesText(*failure.memory_lock_limit) +
+                                              " of host memory and has " + BytesText(failure.stats.bytes_in_use) +
                                               " pinned. Raise the limit with `ulimit -l`."};
   }
   if (std::optional<OutOfMemoryVerdict> verdict = JudgeAddressSpace(failure)) return *std::move(verdict);
   if (failure.cgroup_limit && failure.cgroup_in_use && *failure.cgroup_in_use + requested > *failure.cgroup_limit) {
-    return {OutOfMemoryCause::kHostLimit, "the control group of the process may use " + Bytes(*failure.cgroup_limit) +
-                                              " of host memory and uses " + Bytes(*failure.cgroup_in_use) +
+    return {OutOfMemoryCause::kHostLimit, "the control group of the process may use " +
+                                              BytesText(*failure.cgroup_limit) + " of host memory and uses " +
+                                              BytesText(*failure.cgroup_in_use) +
                                               ". Raise the container's memory limit."};
   }
   return {OutOfMemoryCause::kUnknown, "no limit of the host explains the failure; see the call stacks below."};
@@ -119,17 +120,17 @@ OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
 OutOfMemoryVerdict JudgeEnoughFree(const OutOfMemory& failure, const Shares& shares, int64_t requested) {
   if (shares.largest_free && *shares.largest_free < requested) {
     return {OutOfMemoryCause::kFragmented,
-            Bytes(*shares.free) + " are free, but the largest free block has " + Bytes(*shares.largest_free) +
+            BytesText(*shares.free) + " are free, but the largest free block has " + BytesText(*shares.largest_free) +
                 ": the free memory is fragmented. Allocate long-lived buffers first, or use a pool or expandable "
                 "segments."};
   }
   if (std::optional<OutOfMemoryVerdict> verdict = JudgeAddressSpace(failure)) return *std::move(verdict);
   if (shares.largest_free) {
-    return {OutOfMemoryCause::kLimit, "a free block of " + Bytes(*shares.largest_free) +
+    return {OutOfMemoryCause::kLimit, "a free block of " + BytesText(*shares.largest_free) +
                                           " would be enough: a limit of the allocator or of the process refused the "
                                           "request, not the device."};
   }
-  return {OutOfMemoryCause::kFragmented, Bytes(*shares.free) +
+  return {OutOfMemoryCause::kFragmented, BytesText(*shares.free) +
                                              " are free: the free memory is fragmented, or a limit of the allocator "
                                              "or of the process refused the request."};
 }
@@ -141,7 +142,7 @@ OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
     calls.append(calls.empty() ? "" : ", and ").append("the pool's own function (PyTorch: torch.cuda.empty_cache)");
   }
   return {OutOfMemoryCause::kIdlePool,
-          "pools of this process hold " + Bytes(shares.idle()) +
+          "pools of this process hold " + BytesText(shares.idle()) +
               " of idle memory, which would be enough together with the free memory. Release it before the call: " +
               calls + "."};
 }
@@ -151,8 +152,8 @@ OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
   const int64_t unaccounted = shares.unaccounted.value_or(0);
   const int64_t others = shares.others.value_or(0);
   if (others > shares.recorded && others >= unaccounted) {
-    return {OutOfMemoryCause::kOtherProcesses, "other processes hold " + Bytes(others) +
-                                                   " of the device and this process " + Bytes(shares.recorded) +
+    return {OutOfMemoryCause::kOtherProcesses, "other processes hold " + BytesText(others) +
+                                                   " of the device and this process " + BytesText(shares.recorded) +
                                                    ". nvidia-smi lists them."};
   }
   if (unaccounted > shares.recorded) {
@@ -160,10 +161,10 @@ OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
         shares.unaccounted_is_shared
             ? ": they belong to other processes, or to calls of this process that are not recorded."
             : ": they belong to calls of this process that are not recorded. `hbmprof run` records more.";
-    return {OutOfMemoryCause::kUnaccounted, Bytes(unaccounted) + " in use are unaccounted" + whose};
+    return {OutOfMemoryCause::kUnaccounted, BytesText(unaccounted) + " in use are unaccounted" + whose};
   }
-  const std::string held = "the recorded buffers of this process hold " + Bytes(shares.recorded) + " of " +
-                           Bytes(*shares.limit) + ". The call stacks below show them.";
+  const std::string held = "the recorded buffers of this process hold " + BytesText(shares.recorded) + " of " +
+                           BytesText(*shares.limit) + ". The call stacks below show them.";
   // If the size of the request or the free memory is not known, the device may have enough free memory.
   return {OutOfMemoryCause::kFull, is_short ? "the device is full: " + held : held};
 }
@@ -266,7 +267,7 @@ std::string StackText(const std::vector<uint64_t>& stack, const ShownFrames& fra
 std::string SizeColumns(int64_t bytes, int64_t whole) {
   char columns[64];
   const double share = whole > 0 ? 100.0 * static_cast<double>(bytes) / static_cast<double>(whole) : 0;
-  std::snprintf(columns, sizeof(columns), "%12s %5.1f %%", Bytes(bytes).c_str(), share);
+  std::snprintf(columns, sizeof(columns), "%12s %5.1f %%", BytesText(bytes).c_str(), share);
   return columns;
 }
 
@@ -316,7 +317,10 @@ std::string KindsText(const Snapshot& snapshot, uint32_t device) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     if (bytes[i] == 0) continue;
     const auto kind = static_cast<MemoryKind>(i);
-    text.append(kinds++ == 0 ? "  by kind    " : ", ").append(Bytes(bytes[i])).append(" ").append(MemoryKindName(kind));
+    text.append(kinds++ == 0 ? "  by kind    " : ", ")
+        .append(BytesText(bytes[i]))
+        .append(" ")
+        .append(MemoryKindName(kind));
     if (kind == MemoryKind::kPool) text.append(" (idle)");
   }
   return kinds > 1 ? text + "\n" : "";
@@ -338,7 +342,7 @@ std::string ProcessesText(const std::vector<DeviceProcess>& processes,
   std::string text;
   for (size_t i = 0; i < std::min(others.size(), kProcessesShown); ++i) {
     const std::string name = has_names ? name_of(others[i]->process_id) : "";
-    text.append("  process    ").append(others[i]->bytes ? Bytes(*others[i]->bytes) : "an unknown amount");
+    text.append("  process    ").append(others[i]->bytes ? BytesText(*others[i]->bytes) : "an unknown amount");
     text.append(" of process ").append(std::to_string(others[i]->process_id));
     if (!name.empty()) text.append(" (").append(Printable(name)).append(")");
     text.append("\n");
@@ -356,8 +360,8 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   const Shares shares = SharesOf(failure);
   if (failure.requested && failure.pool_limit &&
       *failure.requested > *failure.pool_limit - failure.pool_in_use.value_or(0)) {
-    return {OutOfMemoryCause::kLimit, "the pool may have " + Bytes(*failure.pool_limit) + " in use and has " +
-                                          Bytes(failure.pool_in_use.value_or(0)) +
+    return {OutOfMemoryCause::kLimit, "the pool may have " + BytesText(*failure.pool_limit) + " in use and has " +
+                                          BytesText(failure.pool_in_use.value_or(0)) +
                                           ": the limit of the pool refused the request, not the device."};
   }
   if (failure.requested && failure.device_group_limit) {
@@ -365,8 +369,8 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     if (*failure.requested > left && *failure.requested <= left + shares.idle()) return JudgeIdlePools(shares);
     if (*failure.requested > left) {
       return {OutOfMemoryCause::kLimit, "the control group of the process may use " +
-                                            Bytes(*failure.device_group_limit) + " of the device and uses " +
-                                            Bytes(failure.device_group_in_use.value_or(0)) +
+                                            BytesText(*failure.device_group_limit) + " of the device and uses " +
+                                            BytesText(failure.device_group_in_use.value_or(0)) +
                                             ". `nvidia-smi memory-limits` shows and sets the limit."};
     }
   }
@@ -374,17 +378,18 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
   }
   if (failure.requested && *failure.requested > *shares.limit) {
-    return {OutOfMemoryCause::kTooLarge, "the request of " + Bytes(*failure.requested) +
-                                             " is larger than the device, which has " + Bytes(*shares.limit) + "."};
+    return {OutOfMemoryCause::kTooLarge, "the request of " + BytesText(*failure.requested) +
+                                             " is larger than the device, which has " + BytesText(*shares.limit) + "."};
   }
   if (failure.requested && shares.free) {
     if (*shares.free >= *failure.requested) return JudgeEnoughFree(failure, shares, *failure.requested);
     if (*shares.free + shares.idle() >= *failure.requested) return JudgeIdlePools(shares);
   }
   if (failure.uses_host_memory && shares.free && shares.recorded < (*shares.limit - *shares.free) / 2) {
-    return {OutOfMemoryCause::kHostMemory, "the device uses the memory of the host, of which " + Bytes(*shares.free) +
-                                               " are free; this process has " + Bytes(shares.recorded) + " of " +
-                                               Bytes(*shares.limit) + " on the device."};
+    return {OutOfMemoryCause::kHostMemory, "the device uses the memory of the host, of which " +
+                                               BytesText(*shares.free) + " are free; this process has " +
+                                               BytesText(shares.recorded) + " of " + BytesText(*shares.limit) +
+                                               " on the device."};
   }
   return JudgeHolder(shares, failure.requested && shares.free);
 }
@@ -393,27 +398,27 @@ std::string OutOfMemorySummary(const OutOfMemory& failure) {
   const Shares shares = SharesOf(failure);
   std::string text = "hbmprof: out of memory on " + DeviceText(failure) + ": ";
   text.append(failure.call.empty() ? "an allocation" : Printable(failure.call));
-  if (failure.requested) text.append(" of ").append(Bytes(*failure.requested));
+  if (failure.requested) text.append(" of ").append(BytesText(*failure.requested));
   text.append(" failed");
   if (!failure.tags.empty()) text.append(" (").append(Printable(failure.tags)).append(")");
   text.append("\n  verdict    ").append(JudgeOutOfMemory(failure).text).append("\n");
   if (shares.limit || shares.free) {
     text.append("  device    ");
-    if (shares.limit) text.append(" ").append(Bytes(*shares.limit)).append(" in all,");
-    text.append(" ").append(shares.free ? Bytes(*shares.free) : "an unknown amount").append(" free");
-    if (shares.largest_free) text.append(", largest free block ").append(Bytes(*shares.largest_free));
+    if (shares.limit) text.append(" ").append(BytesText(*shares.limit)).append(" in all,");
+    text.append(" ").append(shares.free ? BytesText(*shares.free) : "an unknown amount").append(" free");
+    if (shares.largest_free) text.append(", largest free block ").append(BytesText(*shares.largest_free));
     if (failure.uses_host_memory) text.append(", shared with the host");
     text.append("\n");
   }
-  text.append("  recorded   ").append(Bytes(shares.recorded)).append(" of this process, peak ");
-  text.append(Bytes(failure.stats.peak_bytes_in_use));
-  if (shares.idle() > 0) text.append("; ").append(Bytes(shares.idle())).append(" idle in pools");
+  text.append("  recorded   ").append(BytesText(shares.recorded)).append(" of this process, peak ");
+  text.append(BytesText(failure.stats.peak_bytes_in_use));
+  if (shares.idle() > 0) text.append("; ").append(BytesText(shares.idle())).append(" idle in pools");
   if (shares.unaccounted.value_or(0) != 0) {
-    text.append("; ").append(Bytes(*shares.unaccounted));
+    text.append("; ").append(BytesText(*shares.unaccounted));
     text.append(shares.unaccounted_is_shared ? " unaccounted, including other processes" : " unaccounted");
   }
   text.append("\n");
-  if (shares.others) text.append("  others     ").append(Bytes(*shares.others)).append(" of other processes\n");
+  if (shares.others) text.append("  others     ").append(BytesText(*shares.others)).append(" of other processes\n");
   if (failure.unreported_failures > 0) {
     text.append("  before     ").append(std::to_string(failure.unreported_failures));
     text.append(" failures since the last report\n");
@@ -470,7 +475,7 @@ std::string OutOfMemoryHolders(const Snapshot& snapshot, uint32_t device, Memory
     text.append(SizeColumns(holder.bytes, stats.bytes_in_use)).append(columns);
     if (has_growth) {
       const int64_t growth = holder.bytes - holder.bytes_before;
-      std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + Bytes(growth)).c_str());
+      std::snprintf(columns, sizeof(columns), "%12s  ", ((growth >= 0 ? "+" : "") + BytesText(growth)).c_str());
       text.append(columns);
     }
     text.append(texts[holder.stack]).append("\n");  // `stack` is an index in `texts` since the merge above

@@ -7,19 +7,15 @@
 //   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
 //   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
 //                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
-#include <atomic>
-
 #include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/fork.h"
-#include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/frameworks.h"
-#include "src/inject/frameworks/python_end.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -49,15 +45,8 @@ void CudaTrackingStarts() {
 void CudaCallIsTracked() { KeepStateAtPythonEnd(); }
 
 void CudaProfilerCalled(bool starts) {
-  // Read once: getenv must not run while another thread calls setenv.
-  enum : int { kUnknown, kNo, kYes };
-  static std::atomic<int> captures{kUnknown};
-  if (captures.load() == kUnknown) {
-    CaptureChoice choice;
-    if (!TryRun([&] { choice = ReadCaptureChoice(nullptr); })) return;
-    captures.store(choice.is_profiler_api ? kYes : kNo);
-  }
-  if (captures.load() == kNo || IsOff()) return;
+  const CaptureChoice* const ranges = ChosenRanges();
+  if (IsOff() || ranges == nullptr || !ranges->is_profiler_api) return;
   PrepareCudaTracking();
   if (starts) {
     BeginCaptureRange("cudaProfilerStart");
@@ -73,12 +62,3 @@ void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller)
 }
 
 }  // namespace hbmprof::internal
-
-extern "C" {
-
-// For CudaCoverage: see ForEachCudaEntryPoint.
-[[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::CudaCoverageVisitor visit,
-                                                          void* argument) {
-  hbmprof::internal::ForEachCudaEntryPoint(visit, argument);
-}
-}

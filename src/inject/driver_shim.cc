@@ -303,14 +303,20 @@ void* CudaWrapperOf(void* function) {
   return function;
 }
 
-void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument) {
-  void* library = CudaDriverLibrary();
-  const auto has = [&](const char* name) { return library != nullptr && FindSymbol(library, name) != nullptr; };
+}  // namespace hbmprof::internal
+
+// For `hbmprof doctor`. Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc,
+// in that order. The state is "tracked", "passed through", or "absent" if this driver does not have the function. The
+// reason is empty unless the state is "passed through".
+extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visit)(const char* name, const char* state,
+                                                                                   const char* reason, void* argument),
+                                                                     void* argument) {
+  void* const library = hbmprof::internal::CudaDriverLibrary();
+  const auto has = [&](const char* name) {
+    return library != nullptr && hbmprof::internal::FindSymbol(library, name) != nullptr;
+  };
 #define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
-#define NOT_WRAPPED(name, why)                                   \
-  if (has(#name)) visit(#name, "passed through", why, argument); \
-  if (!has(#name)) visit(#name, "absent", "", argument);
+#define NOT_WRAPPED(name, why) \
+  has(#name) ? visit(#name, "passed through", why, argument) : visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver/driver_calls.inc"
 }
-
-}  // namespace hbmprof::internal

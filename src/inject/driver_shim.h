@@ -1,5 +1,5 @@
 // The wrappers of the functions that driver_calls.inc lists as wrapped. The functions below find the wrapper for a name
-// or for a function of the driver, and list the functions that the driver has. Everything here is thread-safe.
+// or for a function of the driver. Everything here is thread-safe.
 //
 // Not in this file: how the calls of programs reach the wrappers (src/inject).
 #ifndef HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
@@ -55,12 +55,6 @@ bool IsCudaDriver(const link_map& library);
 // Returns the wrapper that calls `function`; `function` itself if there is none, as for a function of another copy of
 // the driver (dlmopen). The driver can still be unloaded after that.
 void* CudaWrapperOf(void* function);
-
-// Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc, in that order. The
-// state is "tracked", "passed through", or "absent" if this driver does not have the function. The reason is empty
-// unless the state is "passed through".
-using CudaCoverageVisitor = void (*)(const char* name, const char* state, const char* reason, void* argument);
-void ForEachCudaEntryPoint(CudaCoverageVisitor visit, void* argument);
 
 }  // namespace hbmprof::internal
 

@@ -85,9 +85,24 @@ TEST_F(OptionsTest, EmptyVariablesAreTheSameAsUnset) {
 TEST_F(OptionsTest, HbmprofTurnsRecordingOffAndOn) {
   EXPECT_FALSE(Good("HBMPROF", "0").enabled);
   EXPECT_TRUE(Good("HBMPROF", "1").enabled);
-  for (const char* value : {"off", "2", "true", "00", " 0", "0 ", "-1"}) {
-    EXPECT_TRUE(Bad("HBMPROF", value, "0 (off) or 1 (on)", "1").enabled);
+  for (const char* value : {"off", "false", "no", "False"}) EXPECT_FALSE(Good("HBMPROF", value).enabled);
+  for (const char* value : {"on", "true", "yes"}) EXPECT_TRUE(Good("HBMPROF", value).enabled);
+  for (const char* value : {"2", "00", " 0", "0 ", "-1", "none"}) {
+    EXPECT_TRUE(Bad("HBMPROF", value, "0 (off, false, no) or 1 (on, true, yes)", "1").enabled);
   }
+}
+
+TEST_F(OptionsTest, UnknownVariableIsAProblemWithTheNearestName) {
+  setenv("HBMPROF_OUPUT", "/tmp/x", 1);
+  setenv("HBMPROF_OUTPUTS_INTERVAL", "1", 1);
+  setenv("HBMPROFILER", "1", 1);
+  std::vector<std::string> problems;
+  OptionsFromEnvironment(&problems);
+  for (const char* name : {"HBMPROF_OUPUT", "HBMPROF_OUTPUTS_INTERVAL", "HBMPROFILER"}) unsetenv(name);
+  EXPECT_THAT(problems, testing::UnorderedElementsAre(
+                            "hbmprof: HBMPROF_OUPUT is not a variable of hbmprof; the nearest one is HBMPROF_OUTPUT",
+                            "hbmprof: HBMPROF_OUTPUTS_INTERVAL is not a variable of hbmprof; the nearest one is "
+                            "HBMPROF_OUTPUT_INTERVAL"));
 }
 
 TEST_F(OptionsTest, OutputIsAnyPath) {

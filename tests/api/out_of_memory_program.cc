@@ -245,10 +245,6 @@ int main(int argc, char** argv) {
       oom_program::FailAs(mode, argv[2], [&] { Fail(allocator, kCapacity / 2); });
     } else if (mode == "cancelled") {
       FailInCancelledThread(allocator);
-    } else if (mode == "mapped") {
-      const size_t before = oom_program::MappedBytes();
-      Fail(allocator, kCapacity / 2);
-      if (oom_program::MappedBytes() >= before + (1 << 20)) std::_Exit(7);  // the reserve has 2 MiB
     } else {
       Fail(allocator, kCapacity / 2);
     }

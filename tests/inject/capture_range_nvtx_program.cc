@@ -48,8 +48,8 @@ void Push() {
   nvtxEventAttributes_t event = {};
   event.version = NVTX_VERSION;
   event.size = NVTX_EVENT_ATTRIB_STRUCT_SIZE;
-  event.messageType = NVTX_MESSAGE_TYPE_UNICODE;
-  event.message.unicode = L"step";
+  event.messageType = NVTX_MESSAGE_TYPE_ASCII;
+  event.message.ascii = "step";
   nvtxDomainRangePushEx(domain, &event);
   Allocate(8 * kMiB);
   nvtxDomainRangePop(domain);

@@ -259,18 +259,6 @@ TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
 }
 
-TEST(InjectTest, ProgramCanQueryCoverage) {
-  const CommandResult run = Injected().Run({Program("inject_coverage")});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("cuMemAlloc_v2: tracked\n"));
-  EXPECT_THAT(run.out, HasSubstr("cuMemPoolTrimTo: passed through: returns a pool's idle memory"));
-  EXPECT_THAT(run.out, HasSubstr("cuCtxCreate_v3: absent\n")) << "of this driver";
-  const CommandResult alone = RunCommand({Program("inject_coverage")}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES});
-  EXPECT_EQ(alone.exit_code, 1);
-  EXPECT_THAT(alone.out, HasSubstr("FAILED_PRECONDITION: libhbmprof_cuda.so is not in this process"));
-  EXPECT_THAT(alone.out, HasSubstr("`hbmprof run`"));
-}
-
 // --- The program's behaviour does not change. ---
 
 TEST(InjectTest, FailuresAreReturnedAndNotRecorded) {

@@ -45,25 +45,25 @@ Outcome RunRanges(const std::vector<std::string>& options, std::vector<std::stri
   return outcome;
 }
 
-constexpr char kWide[] = "gr\u00f6\u00dfe \u4e2d \U0001F600";
+// In no range, and in ranges with wide names, which are no labels.
+constexpr int64_t kWithoutLabel = 1 + 8 + 64 + 128 + 256;
 
 TEST(NvtxTest, InnermostRangeOfTheThreadIsALabel) {
   const Outcome outcome = RunRanges({"--nvtx"});
-  EXPECT_THAT(outcome.kib, UnorderedElementsAre(Pair("", 1 + 8 + 64 + 256), Pair("step", 2), Pair("aten::add", 4),
-                                                Pair("gemm", 16 + 32), Pair(kWide, 128)));
+  EXPECT_THAT(outcome.kib, UnorderedElementsAre(Pair("", kWithoutLabel), Pair("step", 2), Pair("aten::add", 4),
+                                                Pair("gemm", 16 + 32)));
   EXPECT_THAT(outcome.run.out, HasSubstr("level 0 ended 0 extra 1\n"));
 }
 
 TEST(NvtxTest, OutermostRangeIsALabelOnRequest) {
   const Outcome outcome = RunRanges({"--nvtx=outermost"});
-  EXPECT_THAT(outcome.kib,
-              UnorderedElementsAre(Pair("", 1 + 8 + 64 + 256), Pair("step", 2 + 4 + 16 + 32), Pair(kWide, 128)));
+  EXPECT_THAT(outcome.kib, UnorderedElementsAre(Pair("", kWithoutLabel), Pair("step", 2 + 4 + 16 + 32)));
 }
 
 TEST(NvtxTest, PathOfRangesIsALabelOnRequest) {
   const Outcome outcome = RunRanges({"--nvtx=path"});
-  EXPECT_THAT(outcome.kib, UnorderedElementsAre(Pair("", 1 + 8 + 64 + 256), Pair("step", 2), Pair("step/aten::add", 4),
-                                                Pair("step/gemm", 16 + 32), Pair(kWide, 128)));
+  EXPECT_THAT(outcome.kib, UnorderedElementsAre(Pair("", kWithoutLabel), Pair("step", 2), Pair("step/aten::add", 4),
+                                                Pair("step/gemm", 16 + 32)));
 }
 
 TEST(NvtxTest, WithoutTheOptionThereIsNoLabel) { EXPECT_THAT(RunRanges({}).kib, UnorderedElementsAre(Pair("", 511))); }

@@ -23,6 +23,7 @@
 #include "src/base/delayed_signals.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
+#include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/option_text.h"
@@ -69,8 +70,6 @@ struct Range {
 std::shared_ptr<Range>* open_range = nullptr;
 uint64_t last_range = 0;
 
-std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
-
 // A program can begin thousands of ranges in a second, so only the first messages about ranges are printed.
 void PrintAboutRange(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
                      std::string_view end = {}) {
@@ -95,7 +94,7 @@ void StartFiles(const std::string& output, Range* range) {
     return StartRecorder(ProfilerAccess::ImplOf(Profiler::Default()), range->recording, options, /*must_be_new=*/true);
   });
   range->has_recording.store(status.ok(), std::memory_order_release);
-  if (!status.ok()) PrintAboutRange("hbmprof: no recording of the range ", range->name, ": ", Text(status));
+  if (!status.ok()) PrintAboutRange("hbmprof: no recording of the range ", range->name, ": ", TextOf(status));
   // Also ends the range, if it is still open then.
   WriteAtEveryEnd();
 }
@@ -109,7 +108,7 @@ void RecordBegin(Range* range) {
 void EndRecordingOf(const Range& range) {
   if (!range.has_recording.load(std::memory_order_acquire)) return;
   const absl::Status status = StopRecorder();
-  if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", Text(status));
+  if (absl::IsDeadlineExceeded(status)) PrintAboutRange("hbmprof: ", TextOf(status));
 }
 
 // Writes the profile of a range that has ended, with its last snapshot.
@@ -119,7 +118,7 @@ void WriteProfileOf(const Range& range, const Snapshot& snapshot) {
   place.must_be_new = true;
   place.has_flight = false;
   const absl::Status status = WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place).status();
-  if (!status.ok()) return PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
+  if (!status.ok()) return PrintAboutRange("hbmprof: no profile of the range: ", TextOf(status));
   RememberProfile(snapshot);
 }
 
@@ -140,7 +139,7 @@ void Close() {
   static_cast<void>(WithEnoughStack([&] { static_cast<void>(TryRun(close)); }));
   if (absl::IsResourceExhausted(status)) {
     static_cast<void>(TryRun([&] { EndRecordingOf(*range); }));
-    PrintAboutRange("hbmprof: no profile of the range: ", Text(status));
+    PrintAboutRange("hbmprof: no profile of the range: ", TextOf(status));
   }
   SetPhase(Phase::kClosed);
 }
@@ -175,7 +174,7 @@ uint64_t Begin(std::string_view name) {
   };
   static_cast<void>(TryRun(start));
   if (absl::IsResourceExhausted(status)) {
-    PrintAboutRange("hbmprof: the range ", name, " is not captured: ", Text(status));
+    PrintAboutRange("hbmprof: the range ", name, " is not captured: ", TextOf(status));
     SetPhase(Phase::kClosed);
     return 0;
   }
@@ -184,6 +183,25 @@ uint64_t Begin(std::string_view name) {
   const uint64_t number = ++last_range;
   SetPhase(Phase::kOpen, number);
   return number;
+}
+
+LockFreeLazy<CaptureChoice> chosen_ranges;
+
+std::unique_ptr<CaptureChoice> ReadChoice() {
+  auto choice = std::make_unique<CaptureChoice>();
+  const char* const value = OptionText("HBMPROF_CAPTURE_RANGE");
+  const std::string text = value == nullptr ? "" : value;
+  constexpr std::string_view kNvtx = "nvtx:";
+  if (text == "cudaProfilerApi") {
+    choice->is_profiler_api = true;
+  } else if (text.compare(0, kNvtx.size(), kNvtx) == 0 && text.size() > kNvtx.size() &&
+             text.size() <= kNvtx.size() + kMaxTagBytes) {
+    choice->nvtx_name = text.substr(kNvtx.size());
+  } else if (!text.empty()) {
+    choice->problem = "hbmprof: HBMPROF_CAPTURE_RANGE='" + text.substr(0, 200) +
+                      "' is not cudaProfilerApi or nvtx:NAME with a name of at most 128 bytes; using no ranges";
+  }
+  return choice;
 }
 
 // Whether the open range is that of the parent process.
@@ -195,20 +213,9 @@ void SetCaptureOutput(const std::string& pattern) {
   if (!pattern.empty()) capture_output.store(new std::string(pattern), std::memory_order_release);
 }
 
-CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems) {
-  CaptureChoice choice;
-  const char* const value = OptionText("HBMPROF_CAPTURE_RANGE");
-  const std::string text = value == nullptr ? "" : value;
-  constexpr std::string_view kNvtx = "nvtx:";
-  if (text == "cudaProfilerApi") {
-    choice.is_profiler_api = true;
-  } else if (text.compare(0, kNvtx.size(), kNvtx) == 0 && text.size() > kNvtx.size() &&
-             text.size() <= kNvtx.size() + kMaxTagBytes) {
-    choice.nvtx_name = text.substr(kNvtx.size());
-  } else if (!text.empty() && problems != nullptr) {
-    problems->push_back("hbmprof: HBMPROF_CAPTURE_RANGE='" + text.substr(0, 200) +
-                        "' is not cudaProfilerApi or nvtx:NAME with a name of at most 128 bytes; using no ranges");
-  }
+const CaptureChoice* ChosenRanges() {
+  const CaptureChoice* choice = nullptr;
+  static_cast<void>(TryRun([&] { choice = chosen_ranges.Get(&ReadChoice); }));
   return choice;
 }
 

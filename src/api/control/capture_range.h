@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace hbmprof::internal {
 
@@ -20,12 +19,13 @@ namespace hbmprof::internal {
 struct CaptureChoice {
   bool is_profiler_api = false;  // from cuProfilerStart to cuProfilerStop
   std::string nvtx_name;         // NVTX ranges with this name; "": none
+  std::string problem;           // a line about a bad value, for the user; "": there is none
 
   bool is_on() const { return is_profiler_api || !nvtx_name.empty(); }
 };
-// Reads HBMPROF_CAPTURE_RANGE. If its value is bad, adds a line to `problems`, unless that is null, and returns no
-// ranges. Throws std::bad_alloc.
-CaptureChoice ReadCaptureChoice(std::vector<std::string>* problems);
+// Returns the choice of HBMPROF_CAPTURE_RANGE, which the first call reads; no ranges if the value is bad. Returns null
+// if the host has no memory for it. Any thread may call it.
+const CaptureChoice* ChosenRanges();
 
 // Sets the pattern for the profiles of the ranges; "": no ranges are captured, as before this call. Called before
 // Profiler::Default() is made; every call passes the same pattern. Throws std::bad_alloc.

@@ -40,15 +40,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxClients = 32;               // without the large ones
-constexpr size_t kMaxLarge = 32;                 // clients with a large answer, see LargeAnswer
+constexpr size_t kMaxClients = 64;
 constexpr int kMaxNames = 100;                   // sockets of processes with one process id (in several containers)
 constexpr int kLowestDescriptor = 500;           // above the numbers that a program may expect for its own
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
 constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
 // While all kMaxClients connections are in use and another client waits, one of them is ended that has not sent its
-// request, or has taken nothing of its answer, for this time. The same holds for large answers by themselves.
+// request, or has taken nothing of its answer, for this time, or whose large answer is not being made yet.
 constexpr std::chrono::milliseconds kRequestGrace{20};
 constexpr std::chrono::milliseconds kAnswerGrace{1000};
 // The interval at which the server checks whether a large answer is complete.
@@ -90,7 +89,7 @@ class OwnSocket {
 };
 
 // The answer to a request that takes long: a profile, or work with files. A thread of its own makes it (one profile at
-// a time), and the client has a place of its own kind, so that small answers never wait for large ones.
+// a time), so that small answers never wait for large ones.
 struct LargeAnswer {
   std::string request;
   std::string text;  // empty: the host has no memory for it
@@ -100,8 +99,7 @@ struct LargeAnswer {
 // A connection, if it has a socket.
 struct Client {
   OwnSocket socket;
-  bool waits = false;                  // for a place among the large answers, or for its turn
-  bool is_large = false;               // has a place among the large answers
+  bool waits = false;                  // for a large answer
   std::shared_ptr<LargeAnswer> large;  // if it is being made
   Clock::time_point deadline;
   Clock::time_point replaceable;  // when it may be ended for another client
@@ -120,20 +118,20 @@ struct Server {
   dev_t device = 0;
   ino_t inode = 0;
   pid_t process = 0;
-  Clock::time_point start = Clock::now();
   // No connection is accepted before this time. It is later than now after accept4 has failed for a lack of descriptors
   // or memory: the connection then stays in the queue, so poll would return at once.
-  Clock::time_point next_accept = start;
-  Client clients[kMaxClients + kMaxLarge];
+  Clock::time_point next_accept = Clock::now();
+  Client clients[kMaxClients];
   std::shared_ptr<LargeAnswer> profile;  // the profile that is being made, or was made last
 };
 std::atomic<Server*> running{nullptr};
+Clock::time_point start_time;  // set before the server's thread starts
 std::atomic<const AttachRequests*> attach_requests{nullptr};
 
 // --- Answers ---
 
-int64_t SecondsSinceStart(const Server& server) {
-  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - server.start).count();
+int64_t SecondsSinceStart() {
+  return std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start_time).count();
 }
 
 // Returns `name` as a part of a line.
@@ -142,9 +140,9 @@ std::string InLine(std::string name) {
   return name;
 }
 
-std::string Info(const Server& server) {
+std::string Info() {
   std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
-                                  HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(server), "\n");
+                                  HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(), "\n");
   const Snapshot snapshot = SnapshotOf(Profiler::Default(), SnapshotParts::kDevices);
   absl::StrAppend(&text, "host ", InLine(snapshot.host), "\n");
   for (const auto& [name, value] : snapshot.environment) {
@@ -215,7 +213,7 @@ absl::Status Attach(bool attach) {
   return code == kAttached ? absl::OkStatus() : absl::FailedPreconditionError(AttachText(code));
 }
 
-absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view request) {
+absl::StatusOr<std::string> AnswerTo(std::string_view request) {
   std::string_view arguments = request;
   const std::string_view name = TakeWord(&arguments);
   if (name == "profile") return Profile(arguments);
@@ -224,8 +222,8 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
   if (name == "tag") return Empty(SetProcessTag(arguments));
   if (name == "tracking") return Tracking(arguments);
   if (request == "attach" || request == "detach") return Empty(Attach(request == "attach"));
-  if (request == "info") return Info(server);
-  if (request == "stats") return LiveStats(SecondsSinceStart(server));
+  if (request == "info") return Info();
+  if (request == "stats") return LiveStats(SecondsSinceStart());
   if (request == "reset-peak") {
     ResetPeaks();
     return std::string();
@@ -235,9 +233,9 @@ absl::StatusOr<std::string> AnswerTo(const Server& server, std::string_view requ
 }
 
 // Returns the answer with its header.
-std::string WholeAnswerTo(const Server& server, std::string_view request) {
+std::string WholeAnswerTo(std::string_view request) {
   absl::StatusOr<std::string> answer = absl::ResourceExhaustedError("the process has no host memory for the answer");
-  static_cast<void>(TryRun([&] { answer = AnswerTo(server, request); }));
+  static_cast<void>(TryRun([&] { answer = AnswerTo(request); }));
   const absl::string_view body = answer.ok() ? absl::string_view(*answer) : answer.status().message();
   return absl::StrCat(answer.ok() ? "ok " : "error ", body.size(), "\n", body);
 }
@@ -289,7 +287,7 @@ void Accept(Server* server, Client* client) {
 
 // Reads the bytes of the request that have arrived; answers if the request is complete. Returns false if the connection
 // is to be closed.
-bool ReadRequest(const Server& server, Client* client) {
+bool ReadRequest(Client* client) {
   char bytes[512];
   const ssize_t count = RetryOnSignal([&] { return recv(client->socket.get(), bytes, sizeof(bytes), 0); });
   if (count < 0) return errno == EAGAIN;
@@ -302,10 +300,10 @@ bool ReadRequest(const Server& server, Client* client) {
   if (IsLarge(client->request)) {
     client->waits = true;
     client->deadline = Clock::now() + kAnswerTime;
-    client->replaceable = Clock::now();  // until it has a place among the large answers
+    client->replaceable = Clock::now();
     client->next_sign = Clock::now() + kSignInterval;
   } else {
-    BeginAnswer(WholeAnswerTo(server, client->request), client);
+    BeginAnswer(WholeAnswerTo(client->request), client);
   }
   return true;
 }
@@ -327,7 +325,6 @@ void End(Client* client) {
   if (client->socket.IsStillOurs()) shutdown(client->socket.get(), SHUT_RDWR);
   client->socket.Close();
   client->waits = false;
-  client->is_large = false;
   client->large = nullptr;
   client->request = std::string();
   client->answer = std::string();
@@ -336,51 +333,32 @@ void End(Client* client) {
 }
 
 // Reads from the client or writes to it. Closes the connection if it has ended.
-void Serve(const Server& server, Client* client, int events) {
+void Serve(Client* client, int events) {
   bool goes_on = client->socket.IsStillOurs() && Clock::now() < client->deadline;
   if (goes_on && events != 0 && client->waits) goes_on = (events & (POLLHUP | POLLERR)) == 0;
   if (goes_on && events != 0 && !client->waits) {
-    goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(server, client);
+    goes_on = client->is_answering ? SendAnswer(client) : ReadRequest(client);
   }
   if (!goes_on) End(client);
 }
 
 // --- Large answers ---
 
-struct LargeWork {
-  const Server& server;
-  std::shared_ptr<LargeAnswer> answer;
-};
-
 void* MakeLarge(void* argument) {
-  const std::unique_ptr<const LargeWork> work(static_cast<LargeWork*>(argument));
-  static_cast<void>(TryRun([&] { work->answer->text = WholeAnswerTo(work->server, work->answer->request); }));
-  work->answer->is_complete.store(true, std::memory_order_release);
+  const std::unique_ptr<const std::shared_ptr<LargeAnswer>> answer(
+      static_cast<std::shared_ptr<LargeAnswer>*>(argument));
+  LargeAnswer& large = **answer;
+  static_cast<void>(TryRun([&] { large.text = WholeAnswerTo(large.request); }));
+  large.is_complete.store(true, std::memory_order_release);
   return nullptr;
 }
 
-// Gives `client`, which waits, a place among the large answers, if there is one. If all are in use, ends a client that
-// has taken nothing of its answer for kAnswerGrace.
-void GivePlace(Server* server, Client* client) {
-  size_t count = 0;
-  Client* stuck = nullptr;
-  for (Client& other : server->clients) {
-    if (!other.is_large) continue;
-    ++count;
-    const bool is_stuck = other.is_answering && other.replaceable <= Clock::now();
-    if (is_stuck && (stuck == nullptr || other.replaceable < stuck->replaceable)) stuck = &other;
-  }
-  if (count == kMaxLarge && stuck == nullptr) return;
-  if (count == kMaxLarge) End(stuck);
-  client->is_large = true;
-}
-
-// Makes the answer of `client`, which has a place among the large answers, in a thread.
-void StartLarge(const Server& server, Client* client) {
+// Makes the answer of `client` in a thread.
+void StartLarge(Client* client) {
   client->large = std::make_shared<LargeAnswer>();
   client->large->request = client->request;
-  auto work = std::make_unique<LargeWork>(LargeWork{server, client->large});
-  LargeWork* const argument = work.release();
+  client->replaceable = client->deadline;
+  auto* const argument = new std::shared_ptr<LargeAnswer>(client->large);
   if (!StartBackgroundThread(&MakeLarge, argument)) MakeLarge(argument);
 }
 
@@ -390,7 +368,6 @@ void ServeLarge(Server* server) {
   Client* next = nullptr;
   for (Client& client : server->clients) {
     if (!client.waits) continue;
-    if (!client.is_large) GivePlace(server, &client);
     if (client.next_sign <= Clock::now()) {
       send(client.socket.get(), "\n", 1, MSG_NOSIGNAL);
       client.next_sign += kSignInterval;
@@ -399,17 +376,17 @@ void ServeLarge(Server* server) {
       BeginAnswer(std::move(client.large->text), &client);
       client.large = nullptr;
       if (client.answer.empty()) End(&client);
-    } else if (client.is_large && client.large == nullptr) {
+    } else if (client.large == nullptr) {
       // Only a profile waits for its turn: a disk that does not answer must not delay it.
       if (!IsProfile(client.request)) {
-        StartLarge(*server, &client);
+        StartLarge(&client);
       } else if (next == nullptr || client.deadline < next->deadline) {
         next = &client;
       }
     }
   }
   if (next == nullptr || is_busy) return;
-  StartLarge(*server, next);
+  StartLarge(next);
   server->profile = next->large;
 }
 
@@ -417,18 +394,12 @@ void ServeLarge(Server* server) {
 
 // Returns the place for the next connection: one without a socket, else the one that may be replaced first.
 Client* NextPlace(Server* server) {
-  Client* unused = nullptr;
-  Client* first = nullptr;
-  size_t count = 0;
+  Client* first = &server->clients[0];
   for (Client& client : server->clients) {
-    if (client.socket.get() < 0) {
-      unused = &client;
-    } else if (!client.is_large) {
-      ++count;
-      if (first == nullptr || client.replaceable < first->replaceable) first = &client;
-    }
+    if (client.socket.get() < 0) return &client;
+    if (client.replaceable < first->replaceable) first = &client;
   }
-  return count < kMaxClients ? unused : first;
+  return first;
 }
 
 // Returns the time from which on a connection can be accepted.
@@ -452,8 +423,8 @@ int MillisToWait(const Server& server, Clock::time_point accept_time) {
 // end: the program has closed the listening socket, or poll has failed.
 bool ServeOnce(Server* server) {
   // Has no entries without a descriptor: poll refuses more entries than the process may have descriptors.
-  pollfd polled[kMaxClients + kMaxLarge + 1];
-  Client* clients[kMaxClients + kMaxLarge];
+  pollfd polled[kMaxClients + 1];
+  Client* clients[kMaxClients];
   size_t count = 0;
   for (Client& client : server->clients) {
     if (client.socket.get() < 0) continue;
@@ -469,7 +440,7 @@ bool ServeOnce(Server* server) {
     return count > 0;
   }
   if (!server->listener.IsStillOurs()) return false;
-  for (size_t i = 0; i < count; ++i) Serve(*server, clients[i], polled[i].revents);
+  for (size_t i = 0; i < count; ++i) Serve(clients[i], polled[i].revents);
   ServeLarge(server);
   if ((listener.revents & POLLIN) == 0 || AcceptTime(server) > Clock::now()) return true;
   Client* const place = NextPlace(server);
@@ -502,15 +473,13 @@ void* ServeForEver(void* argument) {
 
 // --- Start and end ---
 
+absl::Status NoChannel(const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat("no control channel: ", why));
+}
+
 absl::Status SystemError(absl::string_view what, absl::string_view path) {
   const int error = errno;
-  const std::string text = absl::StrCat("no control channel: ", what, " ", path, ": ", std::strerror(error));
-  if (error == EACCES || error == EPERM || error == EROFS) return absl::PermissionDeniedError(text);
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(text);
-  if (error == EMFILE || error == ENFILE || error == ENOSPC || error == ENOMEM || error == EAGAIN) {
-    return absl::ResourceExhaustedError(text);
-  }
-  return absl::InternalError(text);
+  return NoChannel(absl::StrCat(what, " ", path, ": ", std::strerror(error)));
 }
 
 absl::Status CheckDirectory(const std::string& directory) {
@@ -518,9 +487,9 @@ absl::Status CheckDirectory(const std::string& directory) {
   struct stat info;
   if (lstat(directory.c_str(), &info) != 0) return SystemError("stat", directory);
   if (IsSafeControlDirectory(info, geteuid())) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat("no control channel: ", directory,
-                                                  " must be a directory that belongs to the process's user or to root "
-                                                  "and that no other user may write to"));
+  return NoChannel(directory +
+                   " must be a directory that belongs to the process's user or to root and that no other user may "
+                   "write to");
 }
 
 sockaddr_un AddressOf(const std::string& path) {
@@ -546,8 +515,8 @@ bool RemoveIfDead(const sockaddr_un& address) {
 absl::Status CheckLength(const std::string& path) {
   constexpr size_t kMostBytes = sizeof(sockaddr_un::sun_path) - 1;
   if (path.size() <= kMostBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("no control channel: the path ", path, " has ", path.size(),
-                                                 " bytes; a socket path may have at most ", kMostBytes));
+  return NoChannel(
+      absl::StrCat("the path ", path, " has ", path.size(), " bytes; a socket path may have at most ", kMostBytes));
 }
 
 std::string PathOf(const std::string& directory, int number) {
@@ -565,7 +534,7 @@ absl::Status AddName(const std::string& temporary, const std::string& directory,
     if (errno != EEXIST) return SystemError("link", path);
     if (RemoveIfDead(*address) && link(temporary.c_str(), path.c_str()) == 0) return absl::OkStatus();
   }
-  return absl::ResourceExhaustedError(absl::StrCat("no control channel: too many sockets in ", directory));
+  return NoChannel("too many sockets in " + directory);
 }
 
 // A socket that is bound and does not listen yet looks like one of a killed process, which others remove. So it is made
@@ -611,12 +580,13 @@ absl::Status Start(const std::string& directory) {
   auto server = std::make_unique<Server>();
   if (const absl::Status status = Listen(directory, server.get()); !status.ok()) return status;
   running.store(server.get());
+  start_time = Clock::now();
   std::atexit(&RemoveControlSocket);
   if (!StartBackgroundThread(&ServeForEver, server.get())) {
     RemoveFile(*server);
     server->listener.Close();
     running.store(nullptr);
-    return absl::ResourceExhaustedError("no control channel: no thread could be started");
+    return NoChannel("no thread could be started");
   }
   server.release();
   return absl::OkStatus();

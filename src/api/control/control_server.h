@@ -14,9 +14,9 @@ namespace hbmprof::internal {
 // permissions 0600 and is removed at exit. A forked child has no control channel.
 //
 // Call it when the options of Profiler::Default() are known. After a call that succeeded, a further one does nothing.
-// Errors: kInvalidArgument (the path is too long), kPermissionDenied (the directory belongs to another user, or other
-// users may write to it and its sticky bit is not set, or it is no directory), kNotFound (its parent directory does not
-// exist), kResourceExhausted (descriptors, threads), kInternal. Throws std::bad_alloc.
+// Error: kFailedPrecondition, with the reason: the path is too long; the directory belongs to another user, other users
+// may write to it and its sticky bit is not set, or it is no directory; no descriptor or thread; an error of the
+// system. Throws std::bad_alloc.
 absl::Status StartControlServer(const std::string& directory);
 
 // What the requests "attach" and "detach" call, and what "info" adds to its answer. An injected library sets it.

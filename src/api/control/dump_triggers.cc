@@ -23,6 +23,7 @@
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_use.h"
+#include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
@@ -32,12 +33,6 @@ namespace {
 int64_t BytesTaken(const DeviceStats& stats) {
   if (stats.bytes_limit && stats.bytes_free) return *stats.bytes_limit - *stats.bytes_free;
   return std::max(stats.driver_bytes_in_use.value_or(0), stats.bytes_in_use);
-}
-
-std::string Mebibytes(int64_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.2f MiB", static_cast<double>(bytes) / (1 << 20));
-  return text;
 }
 
 constexpr int64_t kSecond = 1'000'000'000;
@@ -126,7 +121,7 @@ class DumpTriggers {
     const int64_t peak = stats.peak_bytes_in_use;
     device->peak_at_dump = std::min(device->peak_at_dump, peak);  // the peak was reset
     if (peak - device->peak_at_dump < options_.dump_peak_growth) return;
-    *reason = "the peak of " + name + " has grown to " + Mebibytes(peak);
+    *reason = "the peak of " + name + " has grown to " + BytesText(peak);
     device->peak_at_dump = peak;
   }
 
@@ -139,9 +134,8 @@ class DumpTriggers {
     place.kept = &kept_;
     const absl::StatusOr<ProfileFiles> files = WriteProfile(SerializePprof(snapshot, &ElfSymbolizer()), place);
     if (!files.ok()) {
-      const absl::string_view why = files.status().message();
       if (!std::exchange(has_failed_, true)) {
-        PrintMessage("hbmprof: ", reason, ": no profile: ", std::string_view(why.data(), why.size()));
+        PrintMessage("hbmprof: ", reason, ": no profile: ", TextOf(files.status()));
       }
       return false;
     }

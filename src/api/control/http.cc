@@ -7,6 +7,7 @@
 #include "hbmprof/hbmprof.h"
 #include "src/api/control/live.h"
 #include "src/base/fork.h"
+#include "src/base/message.h"
 #include "src/core/joined/joined.h"
 #include "src/export/metrics.h"
 #include "src/protocol/http_query.h"
@@ -20,7 +21,7 @@ HttpAnswer ErrorAnswer(int status, std::string_view message) {
 
 HttpAnswer ErrorAnswer(const absl::Status& error) {
   const int status = error.code() == absl::StatusCode::kInvalidArgument ? 400 : 503;
-  return ErrorAnswer(status, std::string_view(error.message().data(), error.message().size()));
+  return ErrorAnswer(status, internal::TextOf(error));
 }
 
 HttpAnswer HeapAnswer(const internal::HttpParameters& parameters) {

@@ -30,7 +30,7 @@ OutputFile::OutputFile(const OutputFile& parent, pid_t process)
 OutputFile* OutputFile::NewForChild() const { return new OutputFile(*this, getpid()); }
 
 absl::Status OutputFile::Write(std::string_view bytes, bool is_last, std::string* path) {
-  FileMutexLock hold(mutex_);
+  const std::lock_guard<std::mutex> hold(mutex_);
   const absl::Status status = has_last_ && !is_last ? absl::OkStatus() : WriteFile(bytes);
   has_last_ = has_last_ || (is_last && status.ok());
   *path = own_path_;
@@ -39,29 +39,28 @@ absl::Status OutputFile::Write(std::string_view bytes, bool is_last, std::string
 
 absl::Status OutputFile::WriteFile(std::string_view bytes) {
   const bool has_number = pattern_.has_number();
-  return WithFreeName(
-      pattern_, /*must_be_new=*/true, [&](const std::string& path, int attempt) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        FileRules rules;
-        rules.mode.bits = mode_;
-        FileIdentity written;
-        rules.written = &written;
-        if (path == own_path_) {
-          rules.only_over = own_;
-        } else if (attempt == 0 && !pattern_.has_process() && !has_number) {
-          rules.only_over = at_start_;
-        } else {
-          rules.must_be_new = true;
-        }
-        const absl::Status status = WriteFileAtomically(path, bytes, rules);
-        if (!status.ok()) return status;
-        if (attempt > 0 && !has_number && path != own_path_) {
-          PrintMessage("hbmprof: ", pattern_.Path(0),
-                       " is not replaced, because this process did not write it; the profile is in ", path);
-        }
-        own_path_ = path;
-        own_ = written;
-        return status;
-      });
+  return WithFreeName(pattern_, /*must_be_new=*/true, [&](const std::string& path, int attempt) {
+    FileRules rules;
+    rules.mode.bits = mode_;
+    FileIdentity written;
+    rules.written = &written;
+    if (path == own_path_) {
+      rules.only_over = own_;
+    } else if (attempt == 0 && !pattern_.has_process() && !has_number) {
+      rules.only_over = at_start_;
+    } else {
+      rules.must_be_new = true;
+    }
+    const absl::Status status = WriteFileAtomically(path, bytes, rules);
+    if (!status.ok()) return status;
+    if (attempt > 0 && !has_number && path != own_path_) {
+      PrintMessage("hbmprof: ", pattern_.Path(0),
+                   " is not replaced, because this process did not write it; the profile is in ", path);
+    }
+    own_path_ = path;
+    own_ = written;
+    return status;
+  });
 }
 
 }  // namespace hbmprof::internal

@@ -8,7 +8,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "src/api/output/output_path.h"
 #include "src/base/atomic_file.h"
@@ -20,29 +19,6 @@ namespace hbmprof::internal {
 // of a new file. Any thread may call it. Errors: those of WriteFileAtomically.
 absl::Status WriteToPattern(std::string_view pattern, mode_t mode, bool must_be_new, std::string_view bytes,
                             std::string* path);
-
-// A lock that is held while a file is written, which can take long. No event and no snapshot may wait for it. It is no
-// Section (fork.h). A forked child must use neither the lock nor what it protects: a thread of the parent may have held
-// it.
-class ABSL_LOCKABLE FileMutex {
- public:
-  void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
-  void Unlock() ABSL_UNLOCK_FUNCTION() { mutex_.unlock(); }
-
- private:
-  std::mutex mutex_;
-};
-
-class ABSL_SCOPED_LOCKABLE FileMutexLock {
- public:
-  explicit FileMutexLock(FileMutex& mutex) ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) : mutex_(mutex) { mutex_.Lock(); }
-  ~FileMutexLock() ABSL_UNLOCK_FUNCTION() { mutex_.Unlock(); }
-  FileMutexLock(const FileMutexLock&) = delete;
-  FileMutexLock& operator=(const FileMutexLock&) = delete;
-
- private:
-  FileMutex& mutex_;
-};
 
 // The output file of one process, which may be written several times. A file is replaced only if this process wrote it,
 // or if the pattern has neither "%p" nor "%n" and the file is the same as when the process started. Otherwise a number
@@ -64,16 +40,19 @@ class OutputFile {
  private:
   OutputFile(const OutputFile& parent, pid_t process);
 
-  absl::Status WriteFile(std::string_view bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // With `mutex_`.
+  absl::Status WriteFile(std::string_view bytes);
 
   const OutputPattern pattern_;
   const mode_t mode_;
   const pid_t process_;
   const FileIdentity at_start_;  // of the file, if the pattern has neither "%p" nor "%n"
-  FileMutex mutex_;
-  bool has_last_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string own_path_ ABSL_GUARDED_BY(mutex_);  // the file that was written last
-  FileIdentity own_ ABSL_GUARDED_BY(mutex_);
+  // Held while a file is written, which can take long. No event and no snapshot may wait for it. It is no Section
+  // (fork.h): a forked child must use neither it nor what it protects, since a thread of the parent may have held it.
+  std::mutex mutex_;
+  bool has_last_ = false;  // protected by mutex_, as are those below
+  std::string own_path_;   // the file that was written last
+  FileIdentity own_;
 };
 
 }  // namespace hbmprof::internal

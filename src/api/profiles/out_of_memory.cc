@@ -1,6 +1,5 @@
 #include "hbmprof/out_of_memory.h"
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -44,25 +43,7 @@ namespace hbmprof {
 namespace internal {
 namespace {
 
-constexpr size_t kReserveBytes = size_t{2} << 20;
 constexpr int64_t kInterval = 60'000'000'000;
-
-// Reserved host memory. It is unmapped before a report, so that malloc can use it.
-std::atomic<void*> reserve{nullptr};
-
-void TakeReserve() {
-  void* const memory =
-      mmap(nullptr, kReserveBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (memory == MAP_FAILED) return;
-  void* expected = nullptr;
-  if (!reserve.compare_exchange_strong(expected, memory)) munmap(memory, kReserveBytes);
-}
-
-// Returns false if nothing is reserved.
-bool GiveBackReserve() {
-  void* const memory = reserve.exchange(nullptr);
-  return memory != nullptr && munmap(memory, kReserveBytes) == 0;
-}
 
 // The reports of each device, of all profilers.
 struct Limiter {
@@ -166,7 +147,7 @@ void ReadLimits(OutOfMemory* failure) {
 }
 
 std::string NoProfile(const absl::Status& why) {
-  return std::string("  profile    none: ").append(why.message().data(), why.message().size()).append("\n");
+  return std::string("  profile    none: ").append(TextOf(why)).append("\n");
 }
 
 // Writes the profile that goes with a report. Returns the last lines of the report: about this profile, and how to see
@@ -252,6 +233,14 @@ std::optional<int64_t> Clamped(std::optional<size_t> bytes) {
   return static_cast<int64_t>(std::min<size_t>(*bytes, INT64_MAX));
 }
 
+// Returns the name of a device; "" if no call has requested its number.
+std::string DeviceName(Profiler& profiler, DeviceId device) {
+  for (const Snapshot::Device& known : SnapshotOf(profiler, SnapshotParts::kDevices).devices) {
+    if (profiler.Device(known.name) == device) return known.name;
+  }
+  return "";
+}
+
 // Makes and writes the report about a failure on `device`. `failure` has the values that can be read only in the
 // thread of the failed call.
 void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device, Profiler& profiler,
@@ -300,15 +289,6 @@ void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, Devi
 
 }  // namespace
 
-void ReserveForOutOfMemoryReports() { TakeReserve(); }
-
-std::string DeviceName(Profiler& profiler, DeviceId device) {
-  for (const Snapshot::Device& known : SnapshotOf(profiler, SnapshotParts::kDevices).devices) {
-    if (profiler.Device(known.name) == device) return known.name;
-  }
-  return "";
-}
-
 void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
     auto profile = std::make_shared<LastProfile>();
@@ -335,7 +315,6 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   const internal::KeptErrno kept_errno;
   const internal::NoCancellation no_cancellation;
   reporting = true;
-  bool had_reserve = false;
   bool is_reported = false;
   try {
     const DeviceId device =
@@ -347,7 +326,6 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
       is_reported = Profiler::OptionsOfDefault().oom_report &&
                     internal::Joined(*joined).ReportOutOfMemory(failure, device, caller);
     } else if (internal::MayReport(device, &unreported)) {
-      had_reserve = internal::GiveBackReserve();
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;
       if (is_reported) internal::ReportWithEnoughStack(failure, device, profiler, unreported, options);
@@ -355,7 +333,6 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   } catch (const std::exception&) {
     internal::PrintNoReport();
   }
-  if (had_reserve) internal::TakeReserve();
   reporting = false;
   return is_reported;
 }

@@ -48,8 +48,8 @@ struct ProfilePlace {
 
 // Writes the profile `bytes`, and returns the names of its files. A new file has the permissions
 // DefaultOptions::output_mode. Errors: that of `bytes`; those of WriteFileAtomically; kResourceExhausted if `kept` is
-// set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit, prints a
-// message and removes the recording. Throws std::bad_alloc.
+// set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit, prints
+// a message and removes the recording. Throws std::bad_alloc.
 absl::StatusOr<ProfileFiles> WriteProfile(const absl::StatusOr<std::string>& bytes, const ProfilePlace& place);
 
 }  // namespace hbmprof::internal

@@ -1,6 +1,5 @@
 #include "hbmprof/c_api.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -22,10 +21,10 @@
 #include "hbmprof/options.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
-#include "src/api/profiles/out_of_memory.h"
 #include "src/api/public/c_calls.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/fork.h"
+#include "src/base/per_thread.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/core/scoped_caller.h"
@@ -38,6 +37,7 @@
 using hbmprof::internal::DeviceNumber;
 using hbmprof::internal::HasBytes;
 using hbmprof::internal::IsDevice;
+using hbmprof::internal::PerThread;
 using hbmprof::internal::WithAttributes;
 using hbmprof::internal::WithDefault;
 using hbmprof::internal::WithPool;
@@ -58,39 +58,20 @@ struct TagStack {
 static_assert(hbmprof::internal::kMaxTagSets - 1 <= UINT16_MAX);
 __thread TagStack tag_stack __attribute__((tls_model("initial-exec"))) = {};
 
-// The text of the thread's last error, null if there was none. The first error of the thread allocates it, so that it
-// takes no memory of the static TLS block. If the host has no memory for it, hbmprof_last_error returns "".
-__thread char* last_error __attribute__((tls_model("initial-exec"))) = nullptr;
-constexpr size_t kMaxErrorBytes = 1024;
-
-// Its destructor frees the text when the thread ends. If a call fails after that, the text is allocated again.
-pthread_key_t error_key;
-bool has_error_key = false;
-[[gnu::constructor]] void MakeErrorKey() {
-  const auto free_text = [](void* text) {
-    last_error = nullptr;
-    std::free(text);
-  };
-  has_error_key = pthread_key_create(&error_key, free_text) == 0;
-}
-// Also runs when a plugin that contains this library is unloaded. Threads must not call free_text after that.
-[[gnu::destructor]] void DeleteErrorKey() {
-  if (has_error_key) pthread_key_delete(error_key);
-}
+// The text of the thread's last error. If the host has no memory for it, hbmprof_last_error returns "".
+struct ErrorText {
+  char bytes[1024];
+};
+PerThread<ErrorText> last_error;
 
 // `prefix` may be empty.
 void SetLastError(std::string_view prefix, std::string_view message) {
-  if (last_error == nullptr) {
-    auto* const text = static_cast<char*>(std::malloc(kMaxErrorBytes));
-    if (text == nullptr || !has_error_key || pthread_setspecific(error_key, text) != 0) {
-      std::free(text);
-      return;
-    }
-    last_error = text;
-  }
-  const size_t prefix_bytes = prefix.copy(last_error, kMaxErrorBytes - 1);
-  const size_t message_bytes = message.copy(last_error + prefix_bytes, kMaxErrorBytes - 1 - prefix_bytes);
-  last_error[prefix_bytes + message_bytes] = '\0';
+  ErrorText* const text = last_error.Get();
+  if (text == nullptr) return;
+  constexpr size_t kMaxBytes = sizeof(text->bytes) - 1;
+  const size_t prefix_bytes = prefix.copy(text->bytes, kMaxBytes);
+  const size_t message_bytes = message.copy(text->bytes + prefix_bytes, kMaxBytes - prefix_bytes);
+  text->bytes[prefix_bytes + message_bytes] = '\0';
 }
 
 // The DeviceId of "GPU:N" plus one; 0 if it is not known yet. The last element is for all numbers that belong to no
@@ -209,7 +190,10 @@ hbmprof::Attributes hbmprof::internal::ToAttributes(const hbmprof_attributes* gi
 
 extern "C" {
 
-const char* hbmprof_last_error(void) { return last_error != nullptr ? last_error : ""; }
+const char* hbmprof_last_error(void) {
+  const ErrorText* const text = last_error.Find();
+  return text != nullptr ? text->bytes : "";
+}
 
 int hbmprof_options_from_environment(hbmprof_options* options) try {
   if (!HasBytes(options, HBMPROF_END_OF(hbmprof_options, enabled))) {
@@ -500,16 +484,14 @@ void hbmprof_reset_peak(int device) {
   const hbmprof::ScopedCaller scope;
   const bool is_valid = call != nullptr && IsDevice(device) && space >= 0 && space < hbmprof::kMemorySpaceCount;
   if (!is_valid) return 0;
-  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  const std::string name =
-      IsNamed(device) ? hbmprof::internal::DeviceName(profiler, DeviceNumber(device)) : "GPU:" + std::to_string(device);
-  if (name.empty()) return 0;
+  char name[65];  // the longest name has 64 bytes
+  if (hbmprof_device_name(device, name, sizeof(name)) < 0) return 0;
   hbmprof::FailedAllocation failure;
   failure.call = call;
   if (bytes >= 0) failure.bytes = static_cast<size_t>(bytes);
   failure.device = name;
   failure.space = hbmprof::MemorySpace(space);
-  return hbmprof::ReportOutOfMemory(failure, profiler) ? 1 : 0;
+  return hbmprof::ReportOutOfMemory(failure) ? 1 : 0;
 } catch (const std::bad_alloc&) {
   return 0;
 }

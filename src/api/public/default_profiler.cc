@@ -24,7 +24,6 @@
 #include "src/api/output/output_file.h"
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
-#include "src/api/public/options.h"
 #include "src/api/recording/recording.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
@@ -44,6 +43,7 @@ namespace {
 
 using internal::OutputFile;
 using internal::PrintMessage;
+using internal::TextOf;
 
 // The process's own profiler and the options that it was made with. Never destroyed.
 struct DefaultProfiler {
@@ -81,8 +81,6 @@ OutputFile* Output() {
   return output_file.compare_exchange_strong(file, own.get(), std::memory_order_acq_rel) ? own.release() : file;
 }
 
-std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
-
 // Writes the profile `bytes` to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the
 // start.
 absl::Status WriteOutput(const absl::StatusOr<std::string>& bytes, bool is_last, bool has_flight) {
@@ -104,7 +102,7 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
       WriteOutput(Profiler::Default().joined() ? device_memory_profile()
                                                : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
                   /*is_last=*/true, /*has_flight=*/true);
-  if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", TextOf(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
 }
@@ -115,7 +113,7 @@ void WriteOutputNow(bool is_at_interval) try {
   if (internal::IsOff() || (!is_at_interval && !internal::HasRecorded(profiler))) return;
   const internal::ScopedMark mark(Profiler::OptionsOfDefault().output);
   const absl::Status status = WriteOutput(device_memory_profile(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
-  if (!status.ok()) PrintMessage("hbmprof: no profile: ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: no profile: ", TextOf(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");
 }
@@ -171,7 +169,7 @@ constexpr internal::EndFunctions kEndFunctions = {&EndProcess, &BeforeExec, &Wri
 void StartFiles(const DefaultOptions& options) try {
   const absl::Status status =
       options.socket_dir.empty() ? absl::OkStatus() : internal::StartControlServer(options.socket_dir);
-  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: ", TextOf(status));
   internal::StartRecordingOfOptions(options);
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no recording or no control channel: the host has no memory");
@@ -185,7 +183,7 @@ void StartThreadsNow(const DefaultOptions& options) try {
   if (options.record.empty() && !has_flight && options.socket_dir.empty()) return;
   const absl::Status status = internal::DoFileWork([options] { StartFiles(options); }, internal::kMostWaitForStart);
   if (absl::IsResourceExhausted(status)) {
-    PrintMessage("hbmprof: no recording and no control channel: ", Text(status));
+    PrintMessage("hbmprof: no recording and no control channel: ", TextOf(status));
   }
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no control channel and no triggers: the host has no memory");
@@ -212,8 +210,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
   if (options.enabled) internal::SetCaptureOutput(capture_output);
   DefaultProfiler* none = nullptr;
   if (!default_profiler.compare_exchange_strong(none, made.get(), std::memory_order_acq_rel)) return false;
-  const DefaultProfiler& own = *made.release();
-  if (own.options.enabled && own.options.oom_report) internal::ReserveForOutOfMemoryReports();
+  static_cast<void>(made.release());
   if (file != nullptr) {
     output_file.store(file.release(), std::memory_order_release);
     internal::WriteAtExit();
@@ -238,9 +235,11 @@ DefaultProfiler* MakeFromEnvironment() {
     const char* output = internal::OptionText(output_variable.load());
     options.output = output == nullptr ? "" : output;
     const char* on_signals = internal::OptionText("HBMPROF_OUTPUT_ON_SIGNALS");
-    options.output_on_signals = on_signals == nullptr || std::string_view(on_signals) != "0";
+    options.output_on_signals = options.output_on_signals || on_signals == nullptr || *on_signals == '\0';
     const char* oom_output = internal::OptionText("HBMPROF_OOM_OUTPUT");
-    const bool captures_ranges = internal::ReadCaptureChoice(&problems).is_on();
+    const internal::CaptureChoice* const ranges = internal::ChosenRanges();
+    const bool captures_ranges = ranges != nullptr && ranges->is_on();
+    if (ranges != nullptr && !ranges->problem.empty()) problems.push_back(ranges->problem);
     if (!captures_ranges && (oom_output == nullptr || *oom_output == '\0')) {
       options.oom_output = BesideOutput(options.output, "hbmprof.oom.%p.%n.pb.gz");
     }

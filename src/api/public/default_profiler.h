@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "hbmprof/options.h"
 #include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
@@ -15,6 +17,10 @@ namespace hbmprof::internal {
 // unless HBMPROF_OOM_OUTPUT is set. The first call must come before the first call of Profiler::Default(). Later calls
 // with the same name have no effect, and any thread may make them. The name is never freed.
 void SetOutputVariable(const char* name);
+
+// Returns kInvalidArgument for the first field whose value is outside its range, else OK. The message names the field,
+// the value and the range. This is what InitDefault requires of its options.
+absl::Status ValidateOptions(const DefaultOptions& options);
 
 // Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.
 // Prints nothing in a program that has joined the injected library, which has printed them.

@@ -27,7 +27,6 @@ class ProfilerImpl;  // profiler.h only names it
 #include "hbmprof/allocation.h"
 #include "hbmprof/c_api.h"
 #include "hbmprof/caller.h"
-#include "hbmprof/cuda_coverage.h"
 #include "hbmprof/device_allocator.h"
 #include "hbmprof/hbmprof.h"
 #include "hbmprof/http.h"

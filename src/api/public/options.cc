@@ -9,7 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "src/api/public/options.h"
+#include "src/api/public/default_profiler.h"
 #include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
@@ -17,6 +17,39 @@
 
 namespace hbmprof {
 namespace {
+
+constexpr std::string_view kKnown[] = {
+#define SWITCH(variable, ...) variable,
+#define TEXT SWITCH
+#define NUMBER SWITCH
+#define NUMBER_OR_0 SWITCH
+#define PAIR SWITCH
+#include "src/api/public/options.inc"
+    "HBMPROF_UNWINDER",
+    "HBMPROF_TAGS",
+    // Of the injected libraries, of attaching, of the command and of the Python package.
+    "HBMPROF_CUDA_OUTPUT",
+    "HBMPROF_CAPTURE_RANGE",
+    "HBMPROF_NVTX",
+    "HBMPROF_PJRT_PLUGIN",
+    "HBMPROF_ATTACH",
+    "HBMPROF_TOOL_MEMORY",
+    "HBMPROF_LIBRARY_DIR",
+};
+
+// Returns the number of characters to add, to remove or to replace, to make one text of the other.
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);  // the distances of a.substr(0, i) and the starts of b
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
+    }
+  }
+  return row[b.size()];
+}
 
 // The value of a number must be in this range, or 0 if `or_0` is set.
 template <typename Number>
@@ -53,10 +86,12 @@ class Environment {
 
   void ReadSwitch(const char* name, bool* result) {
     const std::string_view value = Value(name);
-    if (value == "0" || value == "1") {
-      *result = value == "1";
+    bool is_on = value == "on";
+    const bool is_known = is_on || value == "off" || absl::SimpleAtob({value.data(), value.size()}, &is_on);
+    if (is_known) {
+      *result = is_on;
     } else if (!value.empty()) {
-      Complain(name, value, "0 (off) or 1 (on)", *result ? "1" : "0");
+      Complain(name, value, "0 (off, false, no) or 1 (on, true, yes)", *result ? "1" : "0");
     }
   }
 
@@ -100,15 +135,38 @@ class Environment {
     *result = std::move(tags);
   }
 
+  // A variable that nobody reads is probably a misspelled one.
+  void FindUnknown() {
+    internal::ForEachOptionName([this](std::string_view name) {
+      if (name.substr(0, 8) != "HBMPROF_") return;
+      std::string_view nearest;
+      size_t least = SIZE_MAX;
+      for (const std::string_view known : kKnown) {
+        const size_t distance = EditDistance(name, known);
+        if (distance < least) nearest = known;
+        least = std::min(least, distance);
+      }
+      if (least == 0) return;
+      problems_->push_back(absl::StrCat("hbmprof: ", Printable(name),
+                                        " is not a variable of hbmprof; the nearest one is ",
+                                        absl::string_view(nearest.data(), nearest.size())));
+    });
+  }
+
   void Complain(const char* name, std::string_view value, const std::string& allowed, const std::string& used) {
-    std::string shown(value.substr(0, 200));
-    for (char& byte : shown) {
-      if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
-    }
-    problems_->push_back(absl::StrCat("hbmprof: ", name, "='", shown, "' is not ", allowed, "; using ", used));
+    problems_->push_back(
+        absl::StrCat("hbmprof: ", name, "='", Printable(value), "' is not ", allowed, "; using ", used));
   }
 
  private:
+  static std::string Printable(std::string_view text) {
+    std::string shown(text.substr(0, 200));
+    for (char& byte : shown) {
+      if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
+    }
+    return shown;
+  }
+
   template <typename Number>
   static bool Parse(std::string_view value, const Range<Number>& range, Number* result) {
     const absl::string_view text(value.data(), value.size());
@@ -159,6 +217,7 @@ DefaultOptions OptionsFromEnvironment(std::vector<std::string>* problems) {
   } else if (!unwinder.empty() && unwinder != "auto") {
     environment.Complain("HBMPROF_UNWINDER", unwinder, "auto, native, fp or none", "auto");
   }
+  environment.FindUnknown();
   return options;
 }
 

@@ -33,6 +33,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_use.h"
+#include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
@@ -41,8 +42,6 @@ namespace {
 
 // The capacity of the flight recorder if only flight_seconds is set.
 constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
-
-std::string_view Text(const absl::Status& status) { return {status.message().data(), status.message().size()}; }
 
 // Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
 // has "%n" or `must_be_new` is true, the file is a new one, with the next name for which there is none.
@@ -109,8 +108,7 @@ absl::Status Start(std::string_view path, bool must_be_new, const RecordingOptio
 
 // --- LogMemory ---
 
-enum class LogState : int { kUnknown, kOff, kOn };
-std::atomic<LogState> log_state{LogState::kUnknown};
+std::atomic<bool> is_log_off{false};  // known after the first call
 
 // The bytes of device memory in use in the last line of each device.
 struct LastLines {
@@ -118,20 +116,6 @@ struct LastLines {
   std::map<std::string, int64_t> in_use ABSL_GUARDED_BY(mutex);
 };
 Lazy<LastLines> last_lines;
-
-std::string Size(int64_t bytes) {
-  constexpr double kUnit = 1024;
-  const char* const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while ((value >= kUnit || value <= -kUnit) && unit + 1 < std::size(units)) {
-    value /= kUnit;
-    ++unit;
-  }
-  char text[48];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
-  return text;
-}
 
 std::string LineOf(const Snapshot::Device& device, std::string_view label) {
   const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
@@ -145,13 +129,13 @@ std::string LineOf(const Snapshot::Device& device, std::string_view label) {
     before = std::exchange(found->second, stats.bytes_in_use);
   }
   std::string line = "hbmprof: ";
-  line.append(label).append(": ").append(device.name).append(" in use ").append(Size(stats.bytes_in_use));
+  line.append(label).append(": ").append(device.name).append(" in use ").append(BytesText(stats.bytes_in_use));
   const int64_t change = stats.bytes_in_use - before;
-  if (has_before) line.append(" (").append(change >= 0 ? "+" : "").append(Size(change)).append(")");
-  line.append(", peak ").append(Size(stats.peak_bytes_in_use));
-  if (stats.bytes_limit.has_value()) line.append(", limit ").append(Size(*stats.bytes_limit));
+  if (has_before) line.append(" (").append(change >= 0 ? "+" : "").append(BytesText(change)).append(")");
+  line.append(", peak ").append(BytesText(stats.peak_bytes_in_use));
+  if (stats.bytes_limit.has_value()) line.append(", limit ").append(BytesText(*stats.bytes_limit));
   if (stats.largest_free_block_bytes.has_value()) {
-    line.append(", largest free ").append(Size(*stats.largest_free_block_bytes));
+    line.append(", largest free ").append(BytesText(*stats.largest_free_block_bytes));
   }
   return line;
 }
@@ -170,8 +154,7 @@ void AppendToLog(const std::string& log, const std::string& lines) {
 
 [[gnu::noinline]] void Log(std::string_view label) try {
   const DefaultOptions options = Profiler::OptionsOfDefault();
-  log_state.store(options.log.empty() ? LogState::kOff : LogState::kOn, std::memory_order_relaxed);
-  if (options.log.empty()) return;
+  if (options.log.empty()) return is_log_off.store(true, std::memory_order_relaxed);
   std::string lines;
   for (const Snapshot::Device& device : SnapshotOf(Profiler::Default(), SnapshotParts::kDevices).devices) {
     if (IsUsed(device.spaces[static_cast<int>(MemorySpace::kDevice)])) lines += LineOf(device, label) + "\n";
@@ -183,7 +166,7 @@ void AppendToLog(const std::string& log, const std::string& lines) {
   }
   const absl::Status status =
       DoFileWork([log = options.log, lines] { static_cast<void>(TryRun([&] { AppendToLog(log, lines); })); });
-  if (absl::IsResourceExhausted(status)) PrintLogError(options.log, Text(status));
+  if (absl::IsResourceExhausted(status)) PrintLogError(options.log, TextOf(status));
 } catch (const std::exception&) {
   PrintMessage("hbmprof: no line in the log: the host has no memory for it");
 }
@@ -209,13 +192,13 @@ void StartRecordingOfOptions(const DefaultOptions& options) {
   RecordingOptions recording;
   recording.max_bytes = options.record_max_bytes;
   const absl::Status status = Start(options.record, /*must_be_new=*/true, recording);
-  if (!status.ok()) PrintMessage("hbmprof: no recording: ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: no recording: ", TextOf(status));
 }
 
 void StopRecordingAtExit() {
   if (!IsRecorderRunning()) return;
   const absl::Status status = StopRecorder();
-  if (!status.ok()) PrintMessage("hbmprof: ", Text(status));
+  if (!status.ok()) PrintMessage("hbmprof: ", TextOf(status));
 }
 
 std::string SaveFlightBeside(std::string_view profile) {
@@ -228,7 +211,7 @@ std::string SaveFlightBeside(std::string_view profile) {
   if (status.ok()) return path;
   // The injected library's flight recorder is off.
   if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
-  PrintMessage("hbmprof: no flight recording: ", Text(status));
+  PrintMessage("hbmprof: no flight recording: ", TextOf(status));
   return "";
 }
 
@@ -266,7 +249,7 @@ absl::Status SaveFlightRecording(std::string_view path) try {
 }
 
 void LogMemory(std::string_view label) {
-  if (internal::log_state.load(std::memory_order_relaxed) != internal::LogState::kOff) internal::Log(label);
+  if (!internal::is_log_off.load(std::memory_order_relaxed)) internal::Log(label);
 }
 
 }  // namespace hbmprof

@@ -8,6 +8,8 @@
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/snapshot.h"
+#include "src/api/public/default_profiler.h"
+#include "src/capture/python/python_frames.h"
 
 namespace hbmprof::internal {
 
@@ -22,6 +24,13 @@ class FrameworkLabel {
   const char* const name_;
   std::atomic<int> known_{-1};
 };
+
+// Called before a free is recorded. The first call while the Python interpreter ends takes the snapshot for the profile
+// at exit, which so shows what the program held: the interpreter destroys the program's variables, and so frees their
+// memory, before the process ends. The thread must hold no lock of this library. Does not change errno.
+inline void KeepStateAtPythonEnd() {
+  if (PythonIsEnding()) KeepStateForExit();
+}
 
 // Returns the part of `path` after the last slash.
 std::string_view FileName(std::string_view path);

@@ -1,7 +1,8 @@
 // NVTX ranges as tags: what a thread allocates inside a range that it has pushed gets the label `nvtx`. A program that
 // uses NVTX 3 loads the library that NVTX_INJECTION64_PATH names and calls InitializeInjectionNvtx2 in it, once for
 // each of its modules that contains a copy of NVTX; `hbmprof run --nvtx` names this library. With
-// HBMPROF_CAPTURE_RANGE=nvtx:NAME, the ranges of that name are capture ranges (capture_range.h).
+// HBMPROF_CAPTURE_RANGE=nvtx:NAME, the ranges of that name are capture ranges (capture_range.h). A range whose name is
+// a wide text (wchar_t) has neither a label nor a capture range.
 //
 // Environment: HBMPROF_NVTX=innermost|outermost|path|none selects the ranges that the label names.
 #include <atomic>
@@ -13,7 +14,6 @@
 #include "src/base/message.h"
 #include "src/base/option_text.h"
 #include "src/base/per_thread.h"
-#include "src/base/try_run.h"
 #include "src/core/tables/tags.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/nvtx_abi.h"
@@ -21,11 +21,9 @@
 namespace hbmprof::internal {
 namespace {
 
-// These are set before the program gets the functions of this file.
+// Set before the program gets the functions of this file.
 enum class Shown : uint8_t { kInnermost, kOutermost, kPath, kNone };
 std::atomic<Shown> shown{Shown::kInnermost};
-char captured_name[kMaxTagBytes];
-std::atomic<size_t> captured_size{0};  // 0: no ranges are captured
 std::atomic_flag has_read_environment = ATOMIC_FLAG_INIT;
 
 constexpr std::string_view kLabel = "nvtx";
@@ -55,10 +53,15 @@ std::string_view WithoutNumbers(std::string_view text) {
   return text;
 }
 
+// Returns the name of the ranges that are captured; "": none.
+std::string_view CapturedName() {
+  const CaptureChoice* const ranges = ChosenRanges();
+  return ranges == nullptr ? std::string_view() : ranges->nvtx_name;
+}
+
 // Begins a capture range if `text` is the name of one. Returns its number, else 0.
 uint64_t Capture(std::string_view text) {
-  const size_t size = captured_size.load(std::memory_order_acquire);
-  if (size == 0 || text != std::string_view(captured_name, size)) return 0;
+  if (text.empty() || text != CapturedName()) return 0;
   PrepareCudaTracking();
   return BeginCaptureRange(text);
 }
@@ -133,55 +136,13 @@ int Pop(const void* domain) {
   return level;
 }
 
-// A text as UTF-8, cut at the longest value of a tag.
-class Utf8 {
- public:
-  explicit Utf8(const wchar_t* wide) {
-    for (; wide != nullptr && *wide != L'\0' && size_ + 4 <= sizeof(bytes_); ++wide) Add(static_cast<uint32_t>(*wide));
-  }
-  std::string_view text() const { return {bytes_, size_}; }
-
- private:
-  void Add(uint32_t code) {
-    if (code < 0x80) return Put(code);
-    if (code < 0x800) {
-      Put(0xC0 | code >> 6);
-    } else {
-      if (code < 0x10000) {
-        Put(0xE0 | code >> 12);
-      } else {
-        Put(0xF0 | (code >> 18 & 7));
-        Put(0x80 | (code >> 12 & 0x3F));
-      }
-      Put(0x80 | (code >> 6 & 0x3F));
-    }
-    Put(0x80 | (code & 0x3F));
-  }
-  void Put(uint32_t byte) { bytes_[size_++] = static_cast<char>(byte); }
-
-  size_t size_ = 0;
-  char bytes_[kMaxTagBytes];
-};
-
 std::string_view Text(const char* text) { return text == nullptr ? std::string_view() : text; }
 
-// Calls use(text) with the message of an event, and returns its result.
-template <typename Use>
-auto WithMessage(const nvtx::EventAttributes* event, const Use& use) {
-  if (event == nullptr || event->message == nullptr) return use({});
-  switch (event->message_type) {
-    case nvtx::kAscii:
-    case nvtx::kRegistered:
-      return use(Text(static_cast<const char*>(event->message)));
-    case nvtx::kUnicode:
-      return use(Utf8(static_cast<const wchar_t*>(event->message)).text());
-    default:
-      return use({});
-  }
-}
-
-int PushEvent(const void* domain, const nvtx::EventAttributes* event) {
-  return WithMessage(event, [&](std::string_view text) { return Push(domain, text); });
+// Returns the message of an event; "" if it has none, or a wide one.
+std::string_view MessageOf(const nvtx::EventAttributes* event) {
+  const bool is_text =
+      event != nullptr && (event->message_type == nvtx::kAscii || event->message_type == nvtx::kRegistered);
+  return is_text ? Text(static_cast<const char*>(event->message)) : std::string_view();
 }
 
 // A registered string is a copy of its text. It lives as long as the program; without host memory, it is null.
@@ -196,26 +157,21 @@ char* Copy(std::string_view text) {
 
 // --- The functions that programs call. ---
 
-int RangePushEx(const nvtx::EventAttributes* event) { return PushEvent(nullptr, event); }
+int RangePushEx(const nvtx::EventAttributes* event) { return Push(nullptr, MessageOf(event)); }
 int RangePushA(const char* text) { return Push(nullptr, Text(text)); }
-int RangePushW(const wchar_t* text) { return Push(nullptr, Utf8(text).text()); }
+int RangePushW(const wchar_t* /*text*/) { return Push(nullptr, ""); }
 int RangePop() { return Pop(nullptr); }
 // A range that belongs to no thread. Its id is the number of the capture range, or 0, as without a tool.
-uint64_t RangeStartEx(const nvtx::EventAttributes* event) {
-  return WithMessage(event, [](std::string_view text) { return Capture(WithoutNumbers(text)); });
-}
+uint64_t RangeStartEx(const nvtx::EventAttributes* event) { return Capture(WithoutNumbers(MessageOf(event))); }
 uint64_t RangeStartA(const char* text) { return Capture(WithoutNumbers(Text(text))); }
-uint64_t RangeStartW(const wchar_t* text) { return Capture(WithoutNumbers(Utf8(text).text())); }
 void RangeEnd(uint64_t id) { EndCaptured(id); }
 uint64_t DomainRangeStartEx(const void* /*domain*/, const nvtx::EventAttributes* event) { return RangeStartEx(event); }
 void DomainRangeEnd(const void* /*domain*/, uint64_t id) { EndCaptured(id); }
-int DomainRangePushEx(const void* domain, const nvtx::EventAttributes* event) { return PushEvent(domain, event); }
+int DomainRangePushEx(const void* domain, const nvtx::EventAttributes* event) { return Push(domain, MessageOf(event)); }
 int DomainRangePop(const void* domain) { return Pop(domain); }
 void* DomainRegisterStringA(const void* /*domain*/, const char* text) { return Copy(Text(text)); }
-void* DomainRegisterStringW(const void* /*domain*/, const wchar_t* text) { return Copy(Utf8(text).text()); }
 // A domain is identified by its address only.
 void* DomainCreateA(const char* name) { return Copy(Text(name)); }
-void* DomainCreateW(const wchar_t* name) { return Copy(Utf8(name).text()); }
 
 void ReadEnvironment() {
   if (has_read_environment.test_and_set()) return;
@@ -230,10 +186,6 @@ void ReadEnvironment() {
   } else if (!name.empty() && name != "innermost") {
     PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost, path or none; using innermost");
   }
-  CaptureChoice choice;
-  if (!TryRun([&] { choice = ReadCaptureChoice(nullptr); })) return;
-  choice.nvtx_name.copy(captured_name, sizeof(captured_name));
-  captured_size.store(choice.nvtx_name.size(), std::memory_order_release);
 }
 
 template <typename Signature>
@@ -259,11 +211,10 @@ extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
   Take(table, size, nvtx::kRangePushA, &RangePushA);
   Take(table, size, nvtx::kRangePushW, &RangePushW);
   Take(table, size, nvtx::kRangePop, &RangePop);
-  const bool captures = captured_size.load(std::memory_order_acquire) != 0;
+  const bool captures = !CapturedName().empty();
   if (captures) {
     Take(table, size, nvtx::kRangeStartEx, &RangeStartEx);
     Take(table, size, nvtx::kRangeStartA, &RangeStartA);
-    Take(table, size, nvtx::kRangeStartW, &RangeStartW);
     Take(table, size, nvtx::kRangeEnd, &RangeEnd);
   }
   if (callbacks->get_module_function_table(nvtx::kCore2, &table, &size) == 0) return 1;
@@ -274,8 +225,6 @@ extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
   Take(table, size, nvtx::kDomainRangePushEx, &DomainRangePushEx);
   Take(table, size, nvtx::kDomainRangePop, &DomainRangePop);
   Take(table, size, nvtx::kDomainRegisterStringA, &DomainRegisterStringA);
-  Take(table, size, nvtx::kDomainRegisterStringW, &DomainRegisterStringW);
   Take(table, size, nvtx::kDomainCreateA, &DomainCreateA);
-  Take(table, size, nvtx::kDomainCreateW, &DomainCreateW);
   return 1;
 }

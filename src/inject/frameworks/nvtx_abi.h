@@ -12,7 +12,6 @@ namespace hbmprof::internal::nvtx {
 inline constexpr int kCore = 1;
 inline constexpr unsigned kRangeStartEx = 4;
 inline constexpr unsigned kRangeStartA = 5;
-inline constexpr unsigned kRangeStartW = 6;
 inline constexpr unsigned kRangeEnd = 7;
 inline constexpr unsigned kRangePushEx = 8;
 inline constexpr unsigned kRangePushA = 9;
@@ -24,9 +23,7 @@ inline constexpr unsigned kDomainRangeEnd = 3;
 inline constexpr unsigned kDomainRangePushEx = 4;
 inline constexpr unsigned kDomainRangePop = 5;
 inline constexpr unsigned kDomainRegisterStringA = 10;
-inline constexpr unsigned kDomainRegisterStringW = 11;
 inline constexpr unsigned kDomainCreateA = 12;
-inline constexpr unsigned kDomainCreateW = 13;
 
 using Function = void();
 // The addresses of the function pointers of a module, by function number. Some are null.
@@ -41,7 +38,6 @@ struct Callbacks {
 using GetExportTable = const void*(uint32_t table);
 
 inline constexpr int32_t kAscii = 1;
-inline constexpr int32_t kUnicode = 2;
 inline constexpr int32_t kRegistered = 3;
 struct EventAttributes {
   uint16_t version;
@@ -52,8 +48,8 @@ struct EventAttributes {
   int32_t payload_type;
   int32_t reserved;
   uint64_t payload;
-  int32_t message_type;  // one of the three
-  const void* message;   // const char*, const wchar_t*, or what a function that registers a string has returned
+  int32_t message_type;
+  const void* message;  // kAscii: const char*; kRegistered: what a function that registers a string has returned
 };
 
 }  // namespace hbmprof::internal::nvtx

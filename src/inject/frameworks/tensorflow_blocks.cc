@@ -14,7 +14,6 @@
 #include "src/base/try_run.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
-#include "src/inject/frameworks/python_end.h"
 #include "src/inject/linker/report_hooks.h"
 
 namespace hbmprof::internal {

@@ -21,7 +21,6 @@
 #include "src/capture/capture.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
-#include "src/inject/frameworks/python_end.h"
 #include "src/inject/linker/report_hooks.h"
 
 namespace hbmprof::internal {

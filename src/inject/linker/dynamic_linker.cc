@@ -26,6 +26,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "src/api/output/end_calls.h"
 #include "src/backends/cuda/driver/driver_table.h"
 #include "src/base/compat/first_glibc.h"
 #include "src/base/protected_page.h"
@@ -46,23 +47,11 @@ using DlopenFunction = void*(const char* file, int flags);
 // The C library's dlsym. The search of another library's dlsym with RTLD_NEXT would begin after that library.
 [[gnu::visibility("hidden")]] DlsymFunction* hbmprof_c_library_dlsym = nullptr;
 
-// Returns the newest version of dlopen and dlsym that the C library has. A version that it does not have must not be
-// looked up: the error would take memory from malloc. A preloaded malloc that calls dlsym at its first call, to find
-// the C library's malloc, would call this file again, without end.
-static const char* NewestVersion() {
-  constexpr int kMoved = 34;  // glibc 2.34 moved them from libdl.so.2 to libc.so.6
-  int minor = 0;
-  for (const char* digit = gnu_get_libc_version() + 2; *digit >= '0' && *digit <= '9'; ++digit) {
-    minor = minor * 10 + (*digit - '0');
-  }
-  return minor >= kMoved ? "GLIBC_2.34" : HBMPROF_FIRST_GLIBC;
-}
-
 // Can run before this library's constructors, and in several threads at the same time: all store the same values.
 static void FindNextFunctions() {
-  const char* const version = NewestVersion();
-  void* real = dlvsym(RTLD_NEXT, "dlsym", version);
-  if (real == nullptr) real = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
+  // Every C library has this version, so the search does not fail. (An error would take memory from malloc. A preloaded
+  // malloc that calls dlsym at its first call, to find that of the C library, would call this file again, without end.)
+  void* const real = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
   if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
   auto* const find_next = reinterpret_cast<DlsymFunction*>(real);
   __atomic_store_n(&hbmprof_c_library_dlsym, find_next, __ATOMIC_RELEASE);
@@ -207,6 +196,7 @@ bool IsAfterCLibrary() {
 
 [[gnu::constructor]] void FindReal() {
   FindNextFunctions();
+  FindRealEndCalls();
   was_loaded_late = IsAfterCLibrary();
   if (was_loaded_late) return;  // no reference was bound to a wrapper
   HideLackingFunctions();

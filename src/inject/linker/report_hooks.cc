@@ -51,7 +51,8 @@ class Original {
  public:
   constexpr Original(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
-  // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded.
+  // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded. A
+  // process that is off (fork.h) does not search: its parent has found the function, if it has called it.
   uintptr_t Get() {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
@@ -118,10 +119,7 @@ extern "C" {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
-  const uintptr_t real = hbmprof::internal::original_report_memory.Get();
-  // A process that is off does not search. If its parent has not found the function, that of the caller's library is
-  // used.
-  return real != 0 ? real : hbmprof::internal::original_report_memory.GetOfCaller(caller->pc - 1);
+  return hbmprof::internal::original_report_memory.Get();
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,

@@ -382,8 +382,7 @@ void Recorder::PrintEnd() const {
   if (!has_memory_) {
     PrintMessage("hbmprof: the recording ", path_, " has ended: the host has no memory");
   } else if (!status_.ok()) {
-    const absl::string_view why = status_.message();
-    PrintMessage("hbmprof: the recording has ended: ", std::string_view(why.data(), why.size()));
+    PrintMessage("hbmprof: the recording has ended: ", TextOf(status_));
   }
   if (lost_events_ > 0) {
     PrintMessage("hbmprof: the recording ", path_, " has lost ", std::to_string(lost_events_) + " events");
@@ -683,13 +682,11 @@ absl::Status WriteFlight(const std::string& path, bool must_be_new) try {
   return NoHostMemory();
 }
 
-void BeginMark(std::string_view name) {
+ScopedMark::ScopedMark(std::string_view name) {
   if (LoggedProfiler() == nullptr) return;
   const ReentryGuard guard;
   if (guard.entered()) EventLog::MarkOfThread() = marks.Get().Number(name);
 }
-
-void EndMark() { EventLog::MarkOfThread() = 0; }
 
 void RecordMark(std::string_view name) {
   ProfilerImpl* const profiler = LoggedProfiler();

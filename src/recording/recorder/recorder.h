@@ -34,23 +34,19 @@ bool IsFlightRecorderOn();
 // As SaveFlightRecording. `must_be_new`: kAlreadyExists if the file exists.
 absl::Status WriteFlight(const std::string& path, bool must_be_new = false);
 
-// The calling thread's snapshots of Profiler::Default() between the two calls are marks with the name `name`, such as
-// the path of the profile, in the recording or the flight recorder. BeginMark may throw std::bad_alloc.
-void BeginMark(std::string_view name);
-void EndMark();
+// While an object exists, its thread's snapshots of Profiler::Default() are marks with the name `name`, such as the
+// path of the profile, in the recording or the flight recorder. The constructor may throw std::bad_alloc.
+class ScopedMark {
+ public:
+  explicit ScopedMark(std::string_view name);
+  ~ScopedMark() { EventLog::MarkOfThread() = 0; }
+  ScopedMark(const ScopedMark&) = delete;
+  ScopedMark& operator=(const ScopedMark&) = delete;
+};
 
 // Writes a mark with the name `name` at this instant. Does nothing if neither a recording nor the flight recorder is
 // on. May throw std::bad_alloc.
 void RecordMark(std::string_view name);
-
-// Calls the two functions above.
-class ScopedMark {
- public:
-  explicit ScopedMark(std::string_view name) { BeginMark(name); }
-  ~ScopedMark() { EndMark(); }
-  ScopedMark(const ScopedMark&) = delete;
-  ScopedMark& operator=(const ScopedMark&) = delete;
-};
 
 // Records that an allocation of `bytes` bytes failed, with the stack that begins at `caller` and the thread's tags.
 // Does nothing if neither a recording nor the flight recorder of `profiler` is on.

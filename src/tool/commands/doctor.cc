@@ -17,7 +17,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "hbmprof/cuda_coverage.h"
 #include "src/base/descriptor.h"
 #include "src/base/references.h"
 #include "src/protocol/attach.h"
@@ -154,11 +153,14 @@ void Limits(Findings& findings) {
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
-  const absl::StatusOr<std::vector<CudaEntryPoint>> coverage = CudaCoverage();
-  if (!coverage.ok()) return kFinding;
-  for (const CudaEntryPoint& entry : *coverage) {
-    std::printf("%s\t%s\t%s\n", CudaEntryStateName(entry.state), entry.name.c_str(), entry.note.c_str());
-  }
+  // Of the injected library (driver_shim.cc).
+  using Coverage = void(void (*visit)(const char* name, const char* state, const char* reason, void*), void* argument);
+  auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
+  if (coverage == nullptr) return kFinding;
+  const auto print = [](const char* name, const char* state, const char* reason, void*) {
+    std::printf("%s\t%s\t%s\n", state, name, reason);
+  };
+  coverage(print, nullptr);
   return kSuccess;
 }
 
