@@ -25,8 +25,7 @@ namespace hbmprof::internal {
 void PrepareCudaTracking() {
   if (IsOff()) return;
   SetOutputVariable("HBMPROF_CUDA_OUTPUT");
-  StartTorchBlocks();
-  StartTensorflowBlocks();
+  uses_reports.store(true, std::memory_order_release);
   HideLackingFunctions();
 }
 

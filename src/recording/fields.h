@@ -43,15 +43,6 @@ struct FunctionEntry {
 
 // The lists of fields below, and HBMPROF_DEVICE_STATS, are those of the file format (docs/recording.md). They stay as
 // they are within a version.
-template <typename Visit, typename Stats>
-void StatsFields(Visit& visit, Stats& stats) {
-#define HBMPROF_NUMBER(name, ...) visit(stats.name);
-#define HBMPROF_SCOPE(name) visit(stats.name);
-  HBMPROF_DEVICE_STATS(HBMPROF_NUMBER, HBMPROF_SCOPE)
-#undef HBMPROF_NUMBER
-#undef HBMPROF_SCOPE
-}
-
 // The element of kHeader.
 template <typename Visit, typename Tables>
 void HeaderFields(Visit& visit, Tables& tables) {
@@ -63,7 +54,11 @@ template <typename Visit, typename T>
 void Fields(Visit& visit, T& value) {
   using Type = std::remove_const_t<T>;
   if constexpr (std::is_same_v<Type, DeviceStats>) {
-    StatsFields(visit, value);
+#define HBMPROF_NUMBER(name, ...) visit(value.name);
+#define HBMPROF_SCOPE(name) visit(value.name);
+    HBMPROF_DEVICE_STATS(HBMPROF_NUMBER, HBMPROF_SCOPE)
+#undef HBMPROF_NUMBER
+#undef HBMPROF_SCOPE
   } else if constexpr (std::is_same_v<Type, SiteEntry>) {
     auto& sample = value.sample;
     visit(value.pool, sample.stack, sample.device, sample.kind, sample.allocator, sample.tags, sample.alloc_objects,

@@ -1,4 +1,5 @@
 // Profiles at growth and of full devices. Each test runs dump_program.cc.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -18,6 +19,7 @@ using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 class DumpTriggersTest : public ::testing::Test {
  protected:
@@ -73,11 +75,14 @@ TEST_F(DumpTriggersTest, GrownPeakIsDumped) {
   EXPECT_EQ(program.Wait(), 0);
 }
 
-TEST_F(DumpTriggersTest, RemovedDirectoryIsReported) {
+TEST_F(DumpTriggersTest, ProfileThatCannotBeWrittenIsTriedAgain) {
   RunningProgram program({HBMPROF_DUMP_PROGRAM}, Environment("1"), errors_);
   ASSERT_EQ(rmdir(directory_.c_str()), 0);
   Hold(program, 1);
-  EXPECT_THAT(AwaitError("\n"), HasSubstr("hbmprof: the peak of sim:0 has grown to 1.00 MiB: no profile: "));
+  const std::string reason = "hbmprof: the peak of sim:0 has grown to 1.00 MiB: ";
+  EXPECT_THAT(AwaitError("\n"), StartsWith(reason + "no profile: "));
+  ASSERT_EQ(mkdir(directory_.c_str(), 0700), 0);
+  EXPECT_THAT(AwaitError(".pb.gz\n"), HasSubstr("\n" + reason + directory_ + "/hbmprof.dump."));
   EXPECT_EQ(program.Wait(), 0);
 }
 

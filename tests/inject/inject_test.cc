@@ -259,6 +259,15 @@ TEST(InjectTest, DeepBoundLibraryByPathIsTracked) {
   EXPECT_EQ(view.Sum("inuse_space"), 2 * 2000);
 }
 
+TEST(InjectTest, PythonProgramThatHasEndedShowsItsVariables) {
+  const Injected injected;
+  const CommandResult run = injected.Run({"python3", HBMPROF_ENDED_PYTHON_PROGRAM});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const ProfileView view = injected.View();
+  EXPECT_EQ(view.SumUnder("inuse_space", "load_weights"), 3 << 20);
+  EXPECT_EQ(view.Sum("inuse_space"), 3 << 20);
+}
+
 // --- The program's behaviour does not change. ---
 
 TEST(InjectTest, FailuresAreReturnedAndNotRecorded) {

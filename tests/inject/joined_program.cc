@@ -216,6 +216,9 @@ void Functions() {
   CHECK_THAT(!profiler.RecordAlloc(Id(slab), 1, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(profiler.RecordAlloc(Id(slab + 2 * kKiB), kKiB, {gpu, hbmprof::MemoryKind::kAlias, {}}));
   CHECK_THAT(InUse() == kMiB && profiler.RecordFree(Id(slab + 2 * kKiB)));
+  // A number that is no allocator's is no name. The block is found again.
+  CHECK_THAT(user_records(slab + 4 * kKiB, kKiB, {gpu, {}, hbmprof::AllocatorId{300}}));
+  CHECK_THAT(profiler.RecordFree(Id(slab + 4 * kKiB)) && profiler.Stats(gpu).idle_bytes == kMiB - 2 * kKiB);
   // Blocks can be resized; the driver's memory keeps its size, and is one segment.
   CHECK_THAT(profiler.RecordResize(Id(slab + kKiB), 3 * kKiB) && profiler.RecordBlockResize({}, Id(slab), kKiB / 2));
   CHECK_THAT(profiler.Stats(gpu).idle_bytes == kMiB - 7 * kKiB / 2 && InUse() == kMiB);

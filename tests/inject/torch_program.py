@@ -13,8 +13,18 @@ empty.argtypes, empty.restype = (ctypes.c_size_t,), ctypes.c_void_p
 release.argtypes, release.restype = (ctypes.c_void_p,), None
 
 
+class Tensor:
+    """Is freed with its last variable, at the end of the interpreter at the latest."""
+
+    def __init__(self, address, free=release):
+        self.address, self.free = address, free
+
+    def __del__(self):
+        self.free(self.address)
+
+
 def load_weights():
-    return empty(3 << 20)
+    return Tensor(empty(3 << 20))
 
 
 def make_activation():

@@ -314,6 +314,7 @@ TEST_P(TorchReleaseTest, DiffShowsThePythonLeakFirst) {
   const std::string before = directory + "/before.pb.gz";
   const std::string after = directory + "/after.pb.gz";
   run(before, {});
+  EXPECT_EQ(ViewProfile(before).SumUnder("inuse_space", "load_weights"), 12 * kMiB) << "freed at the end of Python";
   run(after, {"leak"});
   const CommandResult diff = RunCommand({HBMPROF_TOOL, "diff", "--exact", "--own", "-n", "1", before, after});
   EXPECT_EQ(diff.exit_code, 0) << diff.err;
@@ -367,11 +368,10 @@ TEST_P(TorchWrongReportTest, ShowsSegmentsAndReason) {
 
 INSTANTIATE_TEST_SUITE_P(
     Torch, TorchWrongReportTest,
-    ::testing::Values(WrongReport{"total",
-                                  "its%20total%20is%205242880%20bytes,%20the%20sum%20of%20its%20reports%204194304"},
-                      WrongReport{"reserved", "4194304%20bytes%20allocated,%20but%203145728%20bytes%20reserved"},
-                      WrongReport{"unknown free", "it%20frees%201048576%20bytes%20at%20an%20address"},
-                      WrongReport{"free of another size", "it%20frees%202097152%20bytes%20at%20an%20address"},
+    ::testing::Values(WrongReport{"total", "its%20total%20is%20not%20the%20sum%20of%20its%20reports"},
+                      WrongReport{"reserved", "more%20bytes%20allocated%20than%20reserved"},
+                      WrongReport{"unknown free", "it%20frees%20a%20block%20that%20it%20has%20not%20reported"},
+                      WrongReport{"free of another size", "it%20frees%20a%20block%20that%20it%20has%20not%20reported"},
                       WrongReport{"live twice", "at%20the%20address%20of%20a%20live%20block"}),
     [](const auto& info) {
       std::string name = info.param.name;

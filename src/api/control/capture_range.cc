@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -40,35 +41,18 @@ constexpr int kMillisecondsToWaitAtExit = 2000;
 
 std::atomic<const std::string*> capture_output{nullptr};  // never freed
 
-enum class Phase : uint64_t {
-  kClosed,
-  kBusy,  // a thread begins or ends a range: the one that uses `open_range` and `last_range`
-  kOpen,
-};
-// The phase in the lowest bits, and above them the number of the open range.
-std::atomic<uint64_t> state{0};
-constexpr int kPhaseBits = 2;
-
-Phase PhaseOf(uint64_t word) { return static_cast<Phase>(word & ((1u << kPhaseBits) - 1)); }
-void SetPhase(Phase phase, uint64_t number = 0) {
-  state.store(number << kPhaseBits | static_cast<uint64_t>(phase), std::memory_order_release);
-}
-// Makes the phase kBusy, and returns true, if it is still that of `word`.
-bool Enter(uint64_t word) {
-  return state.compare_exchange_strong(word, static_cast<uint64_t>(Phase::kBusy), std::memory_order_acq_rel);
-}
+// Held by a thread that begins or ends a range. No thread waits for it, except at the end of the process.
+std::mutex busy;
 
 struct Range {
   std::string name;
   std::string profile;  // paths. Set in the thread for files, before `has_recording`
   std::string recording;
   std::atomic<bool> has_recording{false};
-  // Of the thread that begins the range and the thread for files, the second one that sets it records the mark.
-  std::atomic<bool> has_mark{false};
 };
-// The open range is shared with the thread for files.
+// The open range is shared with the thread for files. Both are protected by `busy`.
 std::shared_ptr<Range>* open_range = nullptr;
-uint64_t last_range = 0;
+uint64_t last_range = 0;  // its number, if a range is open
 
 // A program can begin thousands of ranges in a second, so only the first messages about ranges are printed.
 void PrintAboutRange(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
@@ -99,11 +83,6 @@ void StartFiles(const std::string& output, Range* range) {
   WriteAtEveryEnd();
 }
 
-// Records the begin of the range. If the disk answers in time, that is an event of the thread that begins it.
-void RecordBegin(Range* range) {
-  if (range->has_mark.exchange(true)) static_cast<void>(TryRun([&] { RecordMark(range->name); }));
-}
-
 // Ends the recording of a range. The recorder itself prints why a recording has ended.
 void EndRecordingOf(const Range& range) {
   if (!range.has_recording.load(std::memory_order_acquire)) return;
@@ -122,7 +101,8 @@ void WriteProfileOf(const Range& range, const Snapshot& snapshot) {
   RememberProfile(snapshot);
 }
 
-// Takes the snapshot, and writes the files in the thread for files. REQUIRES: this thread has made the phase kBusy.
+// Takes the snapshot, and writes the files in the thread for files. REQUIRES: there is an open range, and this thread
+// has locked `busy`.
 void Close() {
   const std::unique_ptr<const std::shared_ptr<Range>> owned(std::exchange(open_range, nullptr));
   const std::shared_ptr<const Range> range = *owned;
@@ -141,7 +121,6 @@ void Close() {
     static_cast<void>(TryRun([&] { EndRecordingOf(*range); }));
     PrintAboutRange("hbmprof: no profile of the range: ", TextOf(status));
   }
-  SetPhase(Phase::kClosed);
 }
 
 uint64_t Begin(std::string_view name) {
@@ -154,13 +133,9 @@ uint64_t Begin(std::string_view name) {
     (*range)->name = name;
   };
   if (!TryRun(prepare) || output.empty() || !BeginEvent()) return 0;
-  const uint64_t word = state.load(std::memory_order_acquire);
-  if (PhaseOf(word) != Phase::kClosed || !Enter(word)) {
-    if (PhaseOf(word) != Phase::kOpen) {
-      PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread begins or ends one");
-    }
-    return 0;
-  }
+  const std::unique_lock<std::mutex> hold(busy, std::try_to_lock);
+  if (!hold) PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread begins or ends one");
+  if (!hold || open_range != nullptr) return 0;
   absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
   const auto start = [&] {
     ResetPeaks();
@@ -168,21 +143,17 @@ uint64_t Begin(std::string_view name) {
       if (!TryRun([&] { StartFiles(output, shared.get()); })) {
         PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
-      RecordBegin(shared.get());
+      static_cast<void>(TryRun([&] { RecordMark(shared->name); }));
     };
     status = DoFileWork(start_files, kMostWaitForStart);
   };
   static_cast<void>(TryRun(start));
   if (absl::IsResourceExhausted(status)) {
     PrintAboutRange("hbmprof: the range ", name, " is not captured: ", TextOf(status));
-    SetPhase(Phase::kClosed);
     return 0;
   }
-  RecordBegin(range->get());
   open_range = range.release();
-  const uint64_t number = ++last_range;
-  SetPhase(Phase::kOpen, number);
-  return number;
+  return ++last_range;
 }
 
 LockFreeLazy<CaptureChoice> chosen_ranges;
@@ -235,17 +206,17 @@ void EndCaptureRange(uint64_t number) {
   const NoCancellation no_cancellation;
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
-  const uint64_t word = state.load(std::memory_order_acquire);
-  if (PhaseOf(word) != Phase::kOpen || (number != 0 && number != word >> kPhaseBits)) return;
-  if (!IsOfParent() && Enter(word)) Close();
+  if (IsOfParent()) return;
+  const std::unique_lock<std::mutex> hold(busy, std::try_to_lock);
+  if (hold && open_range != nullptr && (number == 0 || number == last_range)) Close();
 }
 
 void EndCaptureRangeAtExit() {
-  const auto is_busy = [] { return PhaseOf(state.load(std::memory_order_acquire)) == Phase::kBusy; };
-  if (is_busy() && IsOfParent()) return;
+  if (IsOfParent()) return;
   const timespec millisecond = {0, 1'000'000};
-  for (int i = 0; i < kMillisecondsToWaitAtExit && is_busy(); ++i) nanosleep(&millisecond, nullptr);
-  EndCaptureRange(0);
+  std::unique_lock<std::mutex> hold(busy, std::defer_lock);
+  for (int i = 0; i < kMillisecondsToWaitAtExit && !hold.try_lock(); ++i) nanosleep(&millisecond, nullptr);
+  if (hold && open_range != nullptr) Close();
 }
 
 }  // namespace hbmprof::internal

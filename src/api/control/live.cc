@@ -37,7 +37,6 @@ void ForEachUsedDevice(const Profiler& profiler, const Visit& visit) {
 std::string ProcessName() {
   std::string name = ReadProcFile("/proc/self/comm");
   if (!name.empty() && name.back() == '\n') name.pop_back();
-  std::replace(name.begin(), name.end(), '\n', ' ');
   return name;
 }
 

@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "hbmprof/pprof.h"
 
 namespace hbmprof::internal {

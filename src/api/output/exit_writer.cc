@@ -178,9 +178,6 @@ bool Delay(int number) {
   return true;
 }
 
-// raise(), without HandleOwnSignal.
-void SendToThread(int number) { syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number); }
-
 void EndBySignal(int number, siginfo_t* info, void*) {
   const KeptErrno kept_errno;
   // A fault of the processor occurs again when this function returns. A signal that was sent does not, so it is raised
@@ -202,7 +199,7 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   struct sigaction by_default = {};
   by_default.sa_handler = SIG_DFL;
   sigaction(number, &by_default, nullptr);
-  if (is_sent) SendToThread(number);
+  if (is_sent) syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number);  // not raise(): see HandleOwnSignal
 }
 
 // Sets the handler of the signal, if it has its default action now.

@@ -281,12 +281,6 @@ void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Prof
   }
 }
 
-// Adds the failure to the recording. A size that is not known is recorded as 0.
-void RecordFailureOf(const FailedAllocation& failure, const Caller& caller, DeviceId device, Profiler& profiler) {
-  const auto bytes = static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), LiveTable::kMaxBytes));
-  RecordFailure(ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
-}
-
 }  // namespace
 
 void RememberProfile(const Snapshot& snapshot) noexcept {
@@ -320,7 +314,12 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     const DeviceId device =
         failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
     const auto* const joined = internal::ProfilerAccess::JoinedBy(profiler);
-    if (joined == nullptr) internal::RecordFailureOf(failure, caller, device, profiler);
+    if (joined == nullptr) {
+      // A size that is not known is recorded as 0.
+      const auto bytes =
+          static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), internal::LiveTable::kMaxBytes));
+      internal::RecordFailure(internal::ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
+    }
     int64_t unreported = 0;
     if (joined != nullptr) {
       is_reported = Profiler::OptionsOfDefault().oom_report &&

@@ -77,6 +77,7 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_post, (sem_t * semaphore), (semaphore
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_wait, (sem_t * semaphore), (semaphore))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, sem_timedwait, (sem_t * semaphore, const timespec* until), (semaphore, until))
 
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_mutex_trylock, (pthread_mutex_t * mutex), (mutex))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_init,
              (pthread_rwlock_t * lock, const pthread_rwlockattr_t* attributes), (lock, attributes))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, pthread_rwlock_destroy, (pthread_rwlock_t * lock), (lock))

@@ -25,12 +25,19 @@ class FrameworkLabel {
   std::atomic<int> known_{-1};
 };
 
+// Whether the frameworks' reports are used. Set before the first tracked call of the driver, which comes before the
+// first report of a block of device memory.
+inline std::atomic<bool> uses_reports{false};
+
 // Called before a free is recorded. The first call while the Python interpreter ends takes the snapshot for the profile
 // at exit, which so shows what the program held: the interpreter destroys the program's variables, and so frees their
 // memory, before the process ends. The thread must hold no lock of this library. Does not change errno.
 inline void KeepStateAtPythonEnd() {
   if (PythonIsEnding()) KeepStateForExit();
 }
+
+// A reason why the reports of a framework are not used.
+inline constexpr char kLiveTwice[] = "it reports an allocation at the address of a live block";
 
 // Returns the part of `path` after the last slash.
 std::string_view FileName(std::string_view path);

@@ -11,10 +11,6 @@ namespace hbmprof::internal {
 // As TorchMayHaveBlocks.
 void TensorflowMayHaveBlocks();
 
-// From this call on, the reports are used. Call it before the first tracked call of the driver: an allocator reports a
-// block of device memory only after such a call.
-void StartTensorflowBlocks();
-
 // Adds a warning if the blocks are not shown, or if TensorFlow allocates device memory but reports nothing.
 void AddTensorflowWarnings(Snapshot* snapshot);
 

@@ -26,27 +26,18 @@
 namespace hbmprof::internal {
 namespace {
 
-enum class State : uint8_t {
-  kUnused,  // nothing was reported
-  kShown,
-  // In all states below, the reports are not used, because they contradict each other or the records.
-  kOtherTotal,     // PyTorch's total says `reported` bytes allocated, the sum of its reports is `counted`
-  kMoreThanTotal,  // `reported` bytes are reserved, which is less than the `counted` bytes that are allocated
-  kUnknownFree,    // PyTorch frees a block that it did not report, or `reported` bytes where it reported `counted`
-  kLiveTwice,
-};
-
 // The reports about one device. PyTorch reports the blocks of a device one at a time. Snapshots can read this object
 // meanwhile.
 struct Device {
-  bool IsShown() const { return state.load(std::memory_order_relaxed) <= State::kShown; }
+  bool IsShown() const { return refusal.load(std::memory_order_relaxed) == nullptr; }
   // Its number in the profiler; no value if it is not known yet.
   std::optional<DeviceId> Id() const {
     const int known = id.load(std::memory_order_relaxed);
     return known < 0 ? std::nullopt : std::optional(DeviceId(known));
   }
 
-  std::atomic<State> state{State::kUnused};
+  // Why the reports are not used: they contradict each other or the records. Null: they are used.
+  std::atomic<const char*> refusal{nullptr};
   std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
   std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
   std::atomic<int64_t> live_bytes{0};
@@ -57,8 +48,6 @@ struct Device {
   // The least value that `reserved` of PyTorch minus that of the records has had, or 0 if that was positive. While the
   // difference is larger, some of PyTorch's segments are not known as such.
   std::atomic<int64_t> least_difference{0};
-  std::atomic<int64_t> reported{0};
-  std::atomic<int64_t> counted{0};
   // PyTorch's out-of-memory errors: their number, and the values of the last one.
   std::atomic<int64_t> failures{0};
   std::atomic<int64_t> requested{0};
@@ -68,7 +57,6 @@ struct Device {
 
 constexpr int kMaxTorchDevices = 64;
 Device devices[kMaxTorchDevices];
-std::atomic<bool> is_started{false};
 std::atomic<bool> has_report{false};
 std::atomic<bool> has_unknown_device{false};
 
@@ -76,17 +64,15 @@ FrameworkLabel label("pytorch");
 
 // The device can have blocks that were not seen.
 void MayHaveBlocks(Device& device) {
-  device.state.store(State::kUnused, std::memory_order_relaxed);
+  device.refusal.store(nullptr, std::memory_order_relaxed);
   device.has_dropped.store(true, std::memory_order_relaxed);
   device.least_difference.store(0, std::memory_order_relaxed);
   device.has_earlier.store(true, std::memory_order_release);
 }
 
 // From now on the reports of the device are not used, and its blocks are not shown.
-void Refuse(Device& device, State reason, int64_t reported = 0, int64_t counted = 0) {
-  device.reported.store(reported, std::memory_order_relaxed);
-  device.counted.store(counted, std::memory_order_relaxed);
-  device.state.store(reason, std::memory_order_release);
+void Refuse(Device& device, const char* reason) {
+  device.refusal.store(reason, std::memory_order_release);
   if (const std::optional<DeviceId> id = device.Id(); id.has_value()) EndDriverBlocks({*id, label.Get()});
 }
 
@@ -125,7 +111,7 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
     if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
   }
   if (id.has_value()) device.least_difference.store(std::min(least, difference()), std::memory_order_relaxed);
-  if (block == DriverBlock::kLive) Refuse(device, State::kLiveTwice);
+  if (block == DriverBlock::kLive) Refuse(device, kLiveTwice);
   if (block == DriverBlock::kDropped || block == DriverBlock::kOutside) {
     device.has_dropped.store(true, std::memory_order_relaxed);
   }
@@ -144,7 +130,7 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
   if (!freed.has_value() && AllocatedBytes(pool) < live_before) {
     return device.has_dropped.store(true, std::memory_order_relaxed);
   }
-  Refuse(device, State::kUnknownFree, bytes, freed.value_or(0));
+  Refuse(device, "it frees a block that it has not reported");
 }
 
 }  // namespace
@@ -153,11 +139,9 @@ void TorchMayHaveBlocks() {
   for (Device& device : devices) MayHaveBlocks(device);
 }
 
-void StartTorchBlocks() { is_started.store(true, std::memory_order_release); }
-
 void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocated, uint64_t total_reserved,
                         TorchDevice torch_device, const Caller& caller) {
-  if (torch_device.type != TorchDevice::kCuda || !is_started.load(std::memory_order_acquire)) return;
+  if (torch_device.type != TorchDevice::kCuda || !uses_reports.load(std::memory_order_acquire)) return;
   if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
   if (torch_device.index < 0 || torch_device.index >= kMaxTorchDevices) {
     has_unknown_device.store(true, std::memory_order_relaxed);
@@ -169,7 +153,6 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   const uint32_t resumed = TimesResumed();
   if (device.times_resumed.exchange(resumed, std::memory_order_relaxed) != resumed) MayHaveBlocks(device);
   if (!device.IsShown()) return;
-  device.state.store(State::kShown, std::memory_order_relaxed);
   if (device.has_earlier.load(std::memory_order_acquire)) {
     device.has_earlier.store(false, std::memory_order_relaxed);
     device.live_bytes.store(static_cast<int64_t>(total_allocated) - bytes, std::memory_order_relaxed);
@@ -177,8 +160,8 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   const int64_t counted = device.live_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes;
   const auto reported = static_cast<int64_t>(total_allocated);
   const auto reserved = static_cast<int64_t>(total_reserved);
-  if (reported != counted) return Refuse(device, State::kOtherTotal, reported, counted);
-  if (reserved < reported) return Refuse(device, State::kMoreThanTotal, reserved, reported);
+  if (reported != counted) return Refuse(device, "its total is not the sum of its reports");
+  if (reserved < reported) return Refuse(device, "it reports more bytes allocated than reserved");
   if (bytes > 0) {
     if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
     HandedOut(device, caller, address, bytes, reserved);
@@ -197,7 +180,7 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   device.reserved.store(static_cast<int64_t>(total_reserved), std::memory_order_relaxed);
   device.failures.fetch_add(1, std::memory_order_release);
   // Default() throws if the host has no memory for the profiler.
-  if (!is_started.load(std::memory_order_acquire) || !TryRun([] { Profiler::Default(); })) return;
+  if (!uses_reports.load(std::memory_order_acquire) || !TryRun([] { Profiler::Default(); })) return;
   LeftFailure none;
   LeftFailure* const found = left_failures.Find();
   LeftFailure& failure = found == nullptr ? none : *found;
@@ -247,34 +230,11 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
 
 // --- Warnings in snapshots. ---
 
-namespace {
-
-std::string WhyNotShown(const Device& device) {
-  const int64_t reported = device.reported.load(std::memory_order_relaxed);
-  const int64_t counted = device.counted.load(std::memory_order_relaxed);
-  switch (device.state.load(std::memory_order_acquire)) {
-    case State::kUnused:
-    case State::kShown:
-      break;
-    case State::kOtherTotal:
-      return absl::StrCat("its total is ", reported, " bytes, the sum of its reports ", counted, " bytes");
-    case State::kMoreThanTotal:
-      return absl::StrCat("it reports ", counted, " bytes allocated, but ", reported, " bytes reserved");
-    case State::kUnknownFree:
-      return absl::StrCat("it frees ", reported, " bytes at an address where it has reported ", counted, " bytes");
-    case State::kLiveTwice:
-      return "it reports an allocation at the address of a live block";
-  }
-  return "";
-}
-
-}  // namespace
-
 void AddTorchWarnings(Snapshot* snapshot) {
   std::vector<std::string>& warnings = snapshot->warnings;
   for (int i = 0; i < kMaxTorchDevices; ++i) {
     const Device& device = devices[i];
-    if (const std::string reason = WhyNotShown(device); !reason.empty()) {
+    if (const char* const reason = device.refusal.load(std::memory_order_acquire)) {
       warnings.push_back(absl::StrCat("PyTorch's blocks on GPU:", i, " are not shown, only its segments: ", reason));
     }
     if (const int64_t failures = device.failures.load(std::memory_order_acquire); failures > 0) {

@@ -14,10 +14,6 @@ namespace hbmprof::internal {
 // were not seen. They have no records, and their frees are not errors.
 void TorchMayHaveBlocks();
 
-// From this call on, the reports are used. Call it before the first tracked call of the driver: PyTorch reports a block
-// only after such a call.
-void StartTorchBlocks();
-
 // Adds a warning for each device whose blocks are not shown, a warning if PyTorch allocates memory but reports nothing,
 // and one for PyTorch's out-of-memory errors.
 void AddTorchWarnings(Snapshot* snapshot);
