@@ -11,7 +11,7 @@
 //   MyAllocator memory;
 //   hbmprof::TrackingAllocator allocator(memory, "weights");   // use this one from here on
 //
-// simulated_device.h and cuda.h have allocators that are ready to use, each in a library of its own.
+// simulated_device.h has an allocator that is ready to use, in a library of its own.
 #ifndef HBMPROF_DEVICE_ALLOCATOR_H_
 #define HBMPROF_DEVICE_ALLOCATOR_H_
 
