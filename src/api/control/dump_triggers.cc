@@ -20,7 +20,7 @@
 #include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/device_use.h"
+#include "src/export/device_stats.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
