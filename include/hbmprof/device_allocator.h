@@ -90,7 +90,9 @@ class TrackingAllocator : public DeviceAllocator {
   DeviceId device() const { return attributes_.device; }
 
  private:
-  void ReportFailure(std::string_view call, size_t bytes) const;
+  // Records or reports the result of upstream's function `call`, and returns it.
+  absl::StatusOr<void*> Recorded(const Caller& caller, std::string_view call, size_t bytes,
+                                 absl::StatusOr<void*> ptr) const;
 
   DeviceAllocator& upstream_;
   Profiler& profiler_;

@@ -37,9 +37,8 @@ Profiler* LinkedProfiler() {
   return BeginEvent() && TryRun([&] { profiler = &Profiler::Default(); }) ? profiler : nullptr;
 }
 
-void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, MemoryKind kind) {
+void ReportCudaOutOfMemory(const char* call, size_t bytes, MemoryKind kind) {
   if (IsInjected()) return;
-  const ScopedCaller scope(caller);
   const bool is_reported = TryRun([&] {
     const int ordinal = CudaDriverInProcess().CurrentDevice();
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
