@@ -5,7 +5,8 @@ usage: check_layers.py [ROOT [BUILD]]
 
 Prints one line per include or name that the tables do not allow, and per cycle of includes in `src`. With the folder of
 a build, reads its objects instead, with nm: prints one line per internal name that a source of `src` uses and only
-modules define that it may not include. Exits 1 if there is any; exits 2 if a table is malformed or there is nothing to
+modules define that it may not include. Objects of several sources, such as those of the command, are left out: for
+them only the includes are checked. Exits 1 if there is any; exits 2 if a table is malformed or there is nothing to
 check. Only these tables define which module may include which.
 """
 

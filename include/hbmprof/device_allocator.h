@@ -11,7 +11,7 @@
 //   MyAllocator memory;
 //   hbmprof::TrackingAllocator allocator(memory, "weights");   // use this one from here on
 //
-// simulated_device.h and cuda.h have allocators that are ready to use, each in a library of its own.
+// simulated_device.h has an allocator that is ready to use, in a library of its own.
 #ifndef HBMPROF_DEVICE_ALLOCATOR_H_
 #define HBMPROF_DEVICE_ALLOCATOR_H_
 
@@ -90,7 +90,9 @@ class TrackingAllocator : public DeviceAllocator {
   DeviceId device() const { return attributes_.device; }
 
  private:
-  void ReportFailure(std::string_view call, size_t bytes) const;
+  // Records or reports the result of upstream's function `call`, and returns it.
+  absl::StatusOr<void*> Recorded(const Caller& caller, std::string_view call, size_t bytes,
+                                 absl::StatusOr<void*> ptr) const;
 
   DeviceAllocator& upstream_;
   Profiler& profiler_;

@@ -52,19 +52,19 @@ struct PprofOptions {
 // the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
 // that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent (an index is outside its
 // vector, a kind does not exist, tags are not sorted by key, or a module ends before it begins; the message has the
-// element and its value), if the symbolizer did not return one name for each address, or if the profile exceeds a limit
-// of `options` even when as many samples as possible are merged. kResourceExhausted if the host has no memory.
+// element), if the symbolizer did not return one name for each address, or if the profile exceeds a limit of `options`
+// even when as many samples as possible are merged. kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
                                            const PprofOptions& options = {});
 
 // Writes SerializePprof's result to the file `path`. The bytes are written to a temporary file beside `path`, synced,
 // and renamed, so `path` is either the complete profile or unchanged. A new file has the permissions 0600. A replaced
-// file keeps its permissions, and its owner and group if the process is allowed to set them. Symbolic links are
-// followed. But in a sticky directory that everyone may write to, such as /tmp, a link or a file of another user
-// (except the owner of the directory) is refused. Errors: those of SerializePprof; kNotFound (the directory does not
-// exist), kPermissionDenied, kResourceExhausted (disk full, file size limit), kInvalidArgument (`path` has no file name
-// or names something that is not a regular file), kInternal. The message has the path, the operation and the system's
-// reason. No file is left behind.
+// file keeps its permissions, and its owner and group if the process is allowed to set them. In a sticky directory that
+// everyone may write to, such as /tmp, a file of another user (except the owner of the directory) is refused.
+// Errors: those of SerializePprof; kNotFound (the directory does not exist), kPermissionDenied, kResourceExhausted
+// (disk full, file size limit), kInvalidArgument (`path` has no file name or names something that is not a regular
+// file, such as a symbolic link), kInternal. The message has the path, the operation and the system's reason. No file
+// is left behind.
 absl::Status WritePprof(const Snapshot& snapshot, Symbolizer* symbolizer, std::string_view path);
 
 }  // namespace hbmprof

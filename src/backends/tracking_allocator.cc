@@ -27,33 +27,27 @@ TrackingAllocator::~TrackingAllocator() { profiler_.RemoveDeviceProbe(attributes
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::Allocate(size_t bytes) {
   const Caller caller = Caller::OfThisFunction();
   const ScopedCaller scope(caller);
-  absl::StatusOr<void*> ptr = upstream_.Allocate(bytes);
-  if (ptr.ok()) {
-    profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
-  } else if (absl::IsResourceExhausted(ptr.status())) {
-    ReportFailure("Allocate", bytes);
-  }
-  return ptr;
+  return Recorded(caller, "Allocate", bytes, upstream_.Allocate(bytes));
 }
 
 [[gnu::noinline]] absl::StatusOr<void*> TrackingAllocator::AllocateAsync(size_t bytes, StreamId stream) {
   const Caller caller = Caller::OfThisFunction();
   const ScopedCaller scope(caller);
-  absl::StatusOr<void*> ptr = upstream_.AllocateAsync(bytes, stream);
+  return Recorded(caller, "AllocateAsync", bytes, upstream_.AllocateAsync(bytes, stream));
+}
+
+absl::StatusOr<void*> TrackingAllocator::Recorded(const Caller& caller, std::string_view call, size_t bytes,
+                                                  absl::StatusOr<void*> ptr) const {
   if (ptr.ok()) {
     profiler_.RecordAllocFrom(caller, *ptr, bytes, attributes_);
   } else if (absl::IsResourceExhausted(ptr.status())) {
-    ReportFailure("AllocateAsync", bytes);
+    try {
+      const std::string device = upstream_.device_name();
+      ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
+    } catch (const std::exception&) {  // the host has no memory for the name: the failure is not reported
+    }
   }
   return ptr;
-}
-
-void TrackingAllocator::ReportFailure(std::string_view call, size_t bytes) const {
-  try {
-    const std::string device = upstream_.device_name();
-    ReportOutOfMemory({call, bytes, device, SpaceOf(attributes_.kind)}, profiler_);
-  } catch (const std::exception&) {  // the host has no memory for the name: the failure is not reported
-  }
 }
 
 absl::Status TrackingAllocator::Free(void* ptr) {

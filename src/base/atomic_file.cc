@@ -1,7 +1,6 @@
 #include "src/base/atomic_file.h"
 
 #include <fcntl.h>
-#include <limits.h>
 #include <stdio.h>
 #include <sys/file.h>
 #include <sys/select.h>
@@ -77,76 +76,39 @@ struct Target {
   struct stat info = {};  // of the file with this name
 };
 
-absl::Status OpenDirectory(int from, const std::string& name, Target* target) {
-  int fd = OpenAt(from, name.c_str(), O_RDONLY | O_DIRECTORY);
+// Resolves target->path into the other members of `target`.
+absl::Status Resolve(Target* target) {
+  const std::string& path = target->path;
+  const size_t slash = path.rfind('/');
+  target->base = slash == std::string::npos ? path : path.substr(slash + 1);
+  if (target->base.empty() || path.find('\0') != std::string::npos) {
+    return absl::InvalidArgumentError("cannot write " + path + ": not the name of a file");
+  }
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  int fd = OpenAt(AT_FDCWD, directory.c_str(), O_RDONLY | O_DIRECTORY);
   target->can_sync = fd >= 0;
-  if (fd < 0 && errno == EACCES) fd = OpenAt(from, name.c_str(), O_PATH | O_DIRECTORY);
-  if (fd < 0) return WriteFailure(target->path, "open the directory", errno);
+  if (fd < 0 && errno == EACCES) fd = OpenAt(AT_FDCWD, directory.c_str(), O_PATH | O_DIRECTORY);
+  if (fd < 0) return WriteFailure(path, "open the directory", errno);
   target->directory.Reset(fd);
-  return absl::OkStatus();
+  target->exists = fstatat(fd, target->base.c_str(), &target->info, AT_SYMLINK_NOFOLLOW) == 0;
+  return target->exists || errno == ENOENT ? absl::OkStatus() : WriteFailure(path, "stat", errno);
 }
 
-// Returns an error if `info` is a file or link of another user that the kernel would refuse under fs.protected_symlinks
-// or fs.protected_regular.
-absl::Status CheckOwner(const Target& target, const struct stat& info) {
-  if (info.st_uid == geteuid()) return absl::OkStatus();
+// Returns an error if the target is not a regular file, or if it is one of another user in a directory like /tmp: the
+// new file would get its owner.
+absl::Status CheckReplaced(const Target& target) {
+  if (!S_ISREG(target.info.st_mode)) {
+    return absl::InvalidArgumentError("cannot write " + target.path + ": it exists and is not a regular file");
+  }
   struct stat directory;
   if (fstat(target.directory.get(), &directory) != 0) return WriteFailure(target.path, "stat the directory", errno);
   constexpr mode_t kAnyone = S_ISVTX | S_IWOTH;
-  if ((directory.st_mode & kAnyone) != kAnyone || directory.st_uid == info.st_uid) return absl::OkStatus();
-  return absl::PermissionDeniedError("cannot write " + target.path + ": " + target.base + " is a " +
-                                     (S_ISLNK(info.st_mode) ? "link" : "file") +
-                                     " of another user, in a directory that anyone may write to");
-}
-
-absl::Status NotRegular(const Target& target) {
-  return absl::InvalidArgumentError("cannot write " + target.path + ": it exists and is not a regular file");
-}
-
-// Sets `*rest` to the path in the link `target->base`.
-absl::Status ReadLink(Target* target, std::string* rest) {
-  const int directory = target->directory.get();
-  const FileDescriptor link(OpenAt(directory, target->base.c_str(), O_PATH | O_NOFOLLOW));
-  struct stat info;
-  if (link.get() < 0 || fstat(link.get(), &info) != 0) return WriteFailure(target->path, "follow the link", errno);
-  if (!S_ISLNK(info.st_mode)) {  // the link was just replaced
-    *rest = target->base;
+  const uid_t owner = target.info.st_uid;
+  if (owner == geteuid() || owner == directory.st_uid || (directory.st_mode & kAnyone) != kAnyone) {
     return absl::OkStatus();
   }
-  if (const absl::Status status = CheckOwner(*target, info); !status.ok()) return status;
-  // Checked before the text is used: the target of a link in /proc may have no path.
-  if (fstatat(directory, target->base.c_str(), &info, 0) == 0 && !S_ISREG(info.st_mode)) return NotRegular(*target);
-  char text[PATH_MAX];
-  const ssize_t length = readlinkat(link.get(), "", text, sizeof(text));
-  if (length < 0) return WriteFailure(target->path, "follow the link", errno);
-  if (length == sizeof(text)) return WriteFailure(target->path, "follow the link", ENAMETOOLONG);
-  rest->assign(text, static_cast<size_t>(length));
-  return absl::OkStatus();
-}
-
-// Resolves target->path into the other members of `target`.
-absl::Status Resolve(bool follow, Target* target) {
-  constexpr int kMaxLinks = 40;
-  std::string rest = target->path;
-  int from = AT_FDCWD;
-  for (int links = 0; links <= kMaxLinks; ++links) {
-    const size_t slash = rest.rfind('/');
-    target->base = slash == std::string::npos ? rest : rest.substr(slash + 1);
-    if (target->base.empty() || rest.find('\0') != std::string::npos) {
-      return absl::InvalidArgumentError("cannot write " + target->path + ": not the name of a file");
-    }
-    if (links == 0 || slash != std::string::npos) {
-      const std::string name = slash == std::string::npos ? "." : rest.substr(0, slash + 1);
-      if (const absl::Status status = OpenDirectory(from, name, target); !status.ok()) return status;
-    }
-    from = target->directory.get();
-    target->exists = fstatat(from, target->base.c_str(), &target->info, AT_SYMLINK_NOFOLLOW) == 0;
-    if (!target->exists) return errno == ENOENT ? absl::OkStatus() : WriteFailure(target->path, "stat", errno);
-    if (!follow || S_ISREG(target->info.st_mode)) return absl::OkStatus();
-    if (!S_ISLNK(target->info.st_mode)) return NotRegular(*target);
-    if (const absl::Status status = ReadLink(target, &rest); !status.ok()) return status;
-  }
-  return WriteFailure(target->path, "follow the link", ELOOP);
+  return absl::PermissionDeniedError("cannot write " + target.path +
+                                     ": it is a file of another user, in a directory that anyone may write to");
 }
 
 // Removes the temporary files of processes that have ended.
@@ -354,12 +316,12 @@ absl::Status WriteFileAtomically(std::string_view path, const std::function<absl
                                  const FileRules& rules) {
   Target target;
   target.path = std::string(path);
-  if (const absl::Status status = Resolve(!rules.must_be_new, &target); !status.ok()) return status;
+  if (const absl::Status status = Resolve(&target); !status.ok()) return status;
   if (target.exists) {
     if (rules.must_be_new || (rules.only_over.has_value() && !(IdentityFrom(target.info) == *rules.only_over))) {
       return Replacement::Exists(target.path);
     }
-    if (const absl::Status status = CheckOwner(target, target.info); !status.ok()) return status;
+    if (const absl::Status status = CheckReplaced(target); !status.ok()) return status;
   }
   RemoveStale(target.directory.get());
   Replacement replacement(target, rules);

@@ -38,7 +38,7 @@ struct NewFileMode {
 };
 struct FileRules {
   NewFileMode mode;
-  // If true: the write fails with kAlreadyExists if any file, directory or link has this name. No link is followed.
+  // If true: the write fails with kAlreadyExists if any file, directory or link has this name.
   bool must_be_new = false;
   // If set: the write fails with kAlreadyExists if there is a file to replace and it is not this one.
   std::optional<FileIdentity> only_over;
@@ -57,9 +57,9 @@ inline constexpr FileRules kAsAnyCommand{{0666, true}, false, std::nullopt, null
 // or the machine stops. If the process is killed meanwhile, the next call for any file in the directory removes the
 // temporary file. A write beyond the process's file size limit is an error and raises no SIGXFSZ.
 //
-// Symbolic links are followed. In a directory that has the sticky bit and that anyone may write to, such as /tmp, a
-// link is followed or a file is replaced only if it belongs to the user of this process or to the owner of the
-// directory. This does not depend on fs.protected_symlinks.
+// A symbolic link is not followed: it is not a regular file. In a directory that has the sticky bit and that anyone may
+// write to, such as /tmp, a file is replaced only if it belongs to the user of this process or to the owner of the
+// directory.
 //
 // Errors name the path, the step and the system's reason: kInvalidArgument (no file name, or not a regular file),
 // kNotFound (no such directory), kPermissionDenied, kAlreadyExists (`rules`), kResourceExhausted (disk, quota, file

@@ -1,5 +1,5 @@
-// TryRun: catches the exceptions that the tracker's own code throws inside a wrapped call. No other code catches
-// them.
+// TryRun: calls code of the library where no exception may pass on, such as in a wrapped call or in the function of a
+// thread.
 #ifndef HBMPROF_SRC_BASE_TRY_RUN_H_
 #define HBMPROF_SRC_BASE_TRY_RUN_H_
 
@@ -7,8 +7,8 @@
 
 namespace hbmprof::internal {
 
-// Calls `work`. Returns false if it threw an exception, which happens if there is no host memory. `work` must not make
-// the vendor's own call: the thread can be cancelled in it, and glibc ends the process if a cancellation is caught.
+// Calls `work`. Returns false if it threw a std::exception: std::bad_alloc if the host has no memory, or what a device
+// probe of the program throws. `work` must not make the vendor's own call, whose exceptions are the program's.
 template <typename Work>
 [[nodiscard]] bool TryRun(const Work& work) {
   try {

@@ -79,6 +79,11 @@ constexpr std::string_view DriverScopeName(DriverScope scope) {
   return scope == DriverScope::kProcess ? "process" : "device";
 }
 
+// Returns whether memory was ever recorded in the memory space, or its numbers are those of a difference.
+inline bool IsUsed(const DeviceStats& stats) {
+  return stats.num_allocs != 0 || stats.num_live != 0 || stats.bytes_in_use != 0 || stats.peak_bytes_in_use != 0;
+}
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_EXPORT_DEVICE_STATS_H_

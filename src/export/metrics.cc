@@ -10,7 +10,6 @@
 #include "hbmprof/version.h"
 #include "src/base/saturating.h"
 #include "src/export/device_stats.h"
-#include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
 namespace hbmprof::internal {

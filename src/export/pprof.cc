@@ -21,7 +21,6 @@
 #include "src/base/saturating.h"
 #include "src/base/utc_time.h"
 #include "src/export/device_stats.h"
-#include "src/export/device_use.h"
 #include "src/export/gzip.h"
 #include "src/export/id_table.h"
 #include "src/export/module_index.h"
@@ -139,57 +138,25 @@ class CommentLine {
   std::string text_;
 };
 
-absl::Status Inconsistent(const std::string& position, const std::string& problem) {
-  return absl::InvalidArgumentError("cannot write the profile: the snapshot is not consistent: " + position + " " +
-                                    problem);
+absl::Status Inconsistent(const std::string& problem) {
+  return absl::InvalidArgumentError("cannot write the profile: the snapshot is not consistent: " + problem);
+}
+absl::Status Inconsistent(const char* vector, size_t index, const char* problem) {
+  return Inconsistent(std::string(vector) + "[" + std::to_string(index) + "] " + problem);
 }
 
-absl::Status CheckIndex(const std::string& sample, const char* field, uint32_t index, const char* vector, size_t size) {
-  if (index < size) return absl::OkStatus();
-  return Inconsistent(sample + field, "is " + std::to_string(index) + ", but `" + vector + "` has " +
-                                          std::to_string(size) + " elements");
-}
-
-absl::Status CheckSample(const Snapshot& snapshot, size_t number) {
-  const Snapshot::Sample& sample = snapshot.samples[number];
-  const std::string name = "samples[" + std::to_string(number) + "].";
-  absl::Status status = CheckIndex(name, "stack", sample.stack, "stacks", snapshot.stacks.size());
-  if (status.ok()) status = CheckIndex(name, "device", sample.device, "devices", snapshot.devices.size());
-  if (status.ok()) status = CheckIndex(name, "allocator", sample.allocator, "allocators", snapshot.allocators.size());
-  if (!status.ok()) return status;
-  if (static_cast<int>(sample.kind) >= kMemoryKindCount) {
-    return Inconsistent(name + "kind",
-                        "is " + std::to_string(static_cast<int>(sample.kind)) + ", which is not a MemoryKind");
-  }
-  const auto& tags = sample.tags;
-  const auto is_unordered = [](const auto& a, const auto& b) { return a.first >= b.first; };
-  const auto found = std::adjacent_find(tags.begin(), tags.end(), is_unordered);
-  if (found != tags.end()) {
-    return Inconsistent(name + "tags", "are not sorted by key, or have a key twice: '" + CommentValue(found->first) +
-                                           "' is followed by '" + CommentValue(std::next(found)->first) + "'");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckStack(const Snapshot& snapshot, size_t number) {
-  const std::vector<uint64_t>& frames = snapshot.stacks[number].return_addresses;
-  for (size_t i = 0; i < frames.size(); ++i) {
-    const auto index = static_cast<uint32_t>(frames[i]);
-    if (!Snapshot::IsNamedFrame(frames[i]) || index < snapshot.named_frames.size()) continue;
-    return Inconsistent("stacks[" + std::to_string(number) + "].return_addresses[" + std::to_string(i) + "]",
-                        "is the named frame " + std::to_string(index) + ", but `named_frames` has " +
-                            std::to_string(snapshot.named_frames.size()) + " elements");
-  }
-  return absl::OkStatus();
+template <typename Elements, typename Less>
+bool IsStrictlySorted(const Elements& elements, const Less& less) {
+  const auto is_unordered = [&](const auto& a, const auto& b) { return !less(a, b); };
+  return std::adjacent_find(elements.begin(), elements.end(), is_unordered) == elements.end();
 }
 
 // Whether the ages of the sample's buffers are as snapshot.h describes them.
 bool HasRightAges(const Snapshot::Sample& sample) {
   constexpr uint32_t kMaxClasses = 64;
   constexpr size_t kOctaves = 24;
-  const auto is_unordered = [](const auto& a, const auto& b) { return a.birth_class >= b.birth_class; };
   return sample.freed_by_octave.size() <= kOctaves &&
-         std::adjacent_find(sample.born.begin(), sample.born.end(), is_unordered) == sample.born.end() &&
+         IsStrictlySorted(sample.born, [](const auto& a, const auto& b) { return a.birth_class < b.birth_class; }) &&
          (sample.born.empty() || sample.born.back().birth_class < kMaxClasses);
 }
 
@@ -197,28 +164,33 @@ bool HasRightAges(const Snapshot::Sample& sample) {
 absl::Status CheckSnapshot(const Snapshot& snapshot) {
   constexpr int kMaxWidthLog2 = 40;
   if (snapshot.birth_class_log2 < 0 || snapshot.birth_class_log2 > kMaxWidthLog2) {
-    return Inconsistent("birth_class_log2", "is " + std::to_string(snapshot.birth_class_log2));
+    return Inconsistent("birth_class_log2 is " + std::to_string(snapshot.birth_class_log2));
   }
   for (size_t i = 0; i < snapshot.samples.size(); ++i) {
-    // A cheap test first: building a message takes memory.
     const Snapshot::Sample& sample = snapshot.samples[i];
+    if (sample.stack >= snapshot.stacks.size() || sample.device >= snapshot.devices.size() ||
+        sample.allocator >= snapshot.allocators.size() || static_cast<int>(sample.kind) >= kMemoryKindCount) {
+      return Inconsistent("samples", i, "has a stack, device, allocator or kind that does not exist");
+    }
+    if (!IsStrictlySorted(sample.tags, [](const auto& a, const auto& b) { return a.first < b.first; })) {
+      return Inconsistent("samples", i, "has tags that are not sorted by key, or a key twice");
+    }
     if (!HasRightAges(sample)) {
-      return Inconsistent("samples[" + std::to_string(i) + "]",
+      return Inconsistent("samples", i,
                           "has more than 64 classes of births or 24 octaves of ages, or unsorted classes");
     }
-    const bool has_indices = sample.stack < snapshot.stacks.size() && sample.device < snapshot.devices.size() &&
-                             sample.allocator < snapshot.allocators.size();
-    if (has_indices && static_cast<int>(sample.kind) < kMemoryKindCount && sample.tags.empty()) continue;
-    if (absl::Status status = CheckSample(snapshot, i); !status.ok()) return status;
   }
   for (size_t i = 0; i < snapshot.stacks.size(); ++i) {
-    if (absl::Status status = CheckStack(snapshot, i); !status.ok()) return status;
+    for (const uint64_t frame : snapshot.stacks[i].return_addresses) {
+      if (Snapshot::IsNamedFrame(frame) && static_cast<uint32_t>(frame) >= snapshot.named_frames.size()) {
+        return Inconsistent("stacks", i, "has a named frame that does not exist");
+      }
+    }
   }
   for (size_t i = 0; i < snapshot.modules.size(); ++i) {
-    const Snapshot::Module& module = snapshot.modules[i];
-    if (module.limit >= module.start) continue;
-    return Inconsistent("modules[" + std::to_string(i) + "].limit",
-                        "is less than its start (" + HexNumber(module.limit) + ", " + HexNumber(module.start) + ")");
+    if (snapshot.modules[i].limit < snapshot.modules[i].start) {
+      return Inconsistent("modules", i, "ends before it begins");
+    }
   }
   return absl::OkStatus();
 }

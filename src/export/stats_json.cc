@@ -6,7 +6,6 @@
 
 #include "hbmprof/version.h"
 #include "src/export/device_stats.h"
-#include "src/export/device_use.h"
 #include "src/export/utf8.h"
 
 namespace hbmprof::internal {

@@ -91,11 +91,11 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   frameworks/torch_blocks.cc
   ${_c_api}
   ${_replacements}
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
+  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_sizes.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)

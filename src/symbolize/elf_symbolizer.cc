@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <gelf.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -25,6 +24,7 @@
 #include "src/base/lazy.h"
 #include "src/base/mutex.h"
 #include "src/base/never_destroyed.h"
+#include "src/base/regular_file.h"
 #include "src/symbolize/demangle.h"
 
 namespace hbmprof {
@@ -34,14 +34,11 @@ namespace {
 // An open ELF file. It is read with read() and never mapped: access to a mapped file that is truncated raises SIGBUS.
 class ElfFile {
  public:
-  explicit ElfFile(const std::string& path) {
-    // The path of a module can be a device, and to open a device can have side effects. O_NONBLOCK is set so that a
-    // pipe does not block.
-    struct stat info;
-    if (path.find('/') == std::string::npos || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return;
-    fd_ = AboveStandard([&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK); });
-    if (fd_ < 0 || elf_version(EV_CURRENT) == EV_NONE) return;
-    elf_ = elf_begin(fd_, ELF_C_READ, nullptr);
+  // The path of the kernel's object (vDSO) has no slash: it is no file.
+  explicit ElfFile(const std::string& path)
+      : file_(path.find('/') == std::string::npos ? -1 : OpenRegularFile(path.c_str(), O_RDONLY)) {
+    if (file_.get() < 0 || elf_version(EV_CURRENT) == EV_NONE) return;
+    elf_ = elf_begin(file_.get(), ELF_C_READ, nullptr);
     if (elf_ != nullptr && elf_kind(elf_) != ELF_K_ELF) {
       elf_end(elf_);
       elf_ = nullptr;
@@ -49,7 +46,6 @@ class ElfFile {
   }
   ~ElfFile() {
     if (elf_ != nullptr) elf_end(elf_);
-    if (fd_ >= 0) close(fd_);
   }
   ElfFile(const ElfFile&) = delete;
   ElfFile& operator=(const ElfFile&) = delete;
@@ -95,7 +91,7 @@ class ElfFile {
   }
 
  private:
-  int fd_ = -1;
+  const FileDescriptor file_;
   Elf* elf_ = nullptr;
 };
 

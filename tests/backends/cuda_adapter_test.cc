@@ -5,7 +5,10 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
+#include "src/backends/cuda/driver/driver_memory.h"
+#include "src/backends/cuda/driver/driver_sizes.h"
 #include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -20,90 +23,108 @@ TEST(CudaSizesTest, PitchedBytesAreTheProduct) {
 }
 
 struct FormatCase {
-  int x, y, z, w, kind;
-  size_t block_side;
-  size_t block_bytes;
+  int format;  // CUarray_format
+  unsigned channels;
+  size_t bytes;  // of 8 x 8 texels
 };
 
-TEST(CudaSizesTest, TexelBlockHasTheFormatsSize) {
+TEST(CudaSizesTest, ArrayHasTheSizeOfItsFormat) {
   for (const FormatCase& c : std::vector<FormatCase>{
-           {32, 0, 0, 0, 2, 1, 4},      // float
-           {32, 32, 32, 32, 2, 1, 16},  // float4
-           {8, 8, 8, 8, 1, 1, 4},       // uchar4
-           {16, 16, 0, 0, 0, 1, 4},     // short2
-           {8, 0, 0, 0, 5, 1, 1},       // UnsignedNormalized8X1
-           {16, 16, 16, 16, 16, 1, 8},  // SignedNormalized16X4
-           {10, 10, 10, 2, 31, 1, 4},   // UnsignedNormalized1010102
-           {8, 8, 8, 0, 4, 2, 6},       // NV12: 1.5 bytes a texel
-           {8, 8, 8, 8, 17, 4, 8},      // BC1
-           {8, 8, 8, 8, 18, 4, 8},      // BC1 sRGB
-           {8, 8, 8, 8, 19, 4, 16},     // BC2
-           {8, 8, 8, 8, 22, 4, 16},     // BC3 sRGB
-           {8, 0, 0, 0, 23, 4, 8},      // BC4
-           {8, 0, 0, 0, 24, 4, 8},      // BC4 signed
-           {8, 8, 0, 0, 25, 4, 16},     // BC5
-           {16, 16, 16, 0, 27, 4, 16},  // BC6H
-           {8, 8, 8, 8, 30, 4, 16},     // BC7 sRGB
+           {0x20, 1, 4 * 64},   // float
+           {0x20, 4, 16 * 64},  // float4
+           {0x01, 4, 4 * 64},   // uchar4
+           {0x09, 2, 4 * 64},   // short2
+           {0xc0, 1, 1 * 64},   // UNORM_INT8X1
+           {0xca, 2, 4 * 64},   // SNORM_INT16X2
+           {0x50, 4, 4 * 64},   // UNORM_INT_101010_2
+           {0xb0, 3, 96},       // NV12: 1.5 bytes a texel
+           {0x9f, 3, 192},      // P010
+           {0xa2, 3, 128},      // NV16
+           {0x91, 4, 32},       // BC1
+           {0x93, 4, 64},       // BC2
+           {0x97, 1, 32},       // BC4
+           {0x99, 2, 64},       // BC5
+           {0x9d, 4, 64},       // BC7
+           {0x77, 1, 0},        // unknown
+           {-8, 1, 0},
        }) {
-    const TexelBlock block = CudaTexelBlock(c.x, c.y, c.z, c.w, c.kind);
-    SCOPED_TRACE("kind " + std::to_string(c.kind));
-    EXPECT_EQ(block.width, c.block_side);
-    EXPECT_EQ(block.height, c.block_side);
-    EXPECT_EQ(block.bytes, c.block_bytes);
+    SCOPED_TRACE("format " + std::to_string(c.format));
+    EXPECT_EQ(CudaDriverArrayBytes(cuda_driver::ArrayDescriptor{8, 8, c.format, c.channels}), c.bytes);
   }
 }
 
-TEST(CudaSizesTest, UnknownFormatHasNoBytes) { EXPECT_EQ(CudaTexelBlock(-8, 0, 0, 0, 0).bytes, 0u); }
+using cuda_driver::kArrayCubemap;
+using cuda_driver::kArrayDeferredMapping;
+using cuda_driver::kArrayLayered;
+using cuda_driver::kArraySparse;
 
-constexpr TexelBlock kFloat4 = {1, 1, 16};
-constexpr TexelBlock kBc7 = {4, 4, 16};
+struct Shape {
+  size_t width, height, depth;
+  unsigned flags;
+};
+struct Format {
+  int format;
+  unsigned channels;
+};
+constexpr Format kFloat4 = {0x20, 4};
+constexpr Format kBc7 = {0x9d, 4};
+constexpr Format kNv12 = {0xb0, 3};
+
+size_t ArrayBytes(const Format& format, const Shape& shape) {
+  return CudaDriverArrayBytes(cuda_driver::Array3dDescriptor{shape.width, shape.height, shape.depth, format.format,
+                                                             format.channels, shape.flags});
+}
+size_t MipmappedBytes(const Format& format, const Shape& shape, unsigned levels) {
+  return CudaDriverMipmappedArrayBytes(
+      {shape.width, shape.height, shape.depth, format.format, format.channels, shape.flags}, levels);
+}
 
 TEST(CudaSizesTest, ArrayCountsItsDimensions) {
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 0, 0, 0}), 1600u) << "1D";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 0, 0}), 80000u) << "2D";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 50, 10, 0}), 800000u) << "3D";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {100, 0, 7, kCudaArrayLayered}), 11200u) << "1D layered";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 6, kCudaArrayCubemap}), 393216u) << "six faces";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 12, kCudaArrayCubemap | kCudaArrayLayered}), 786432u) << "two cubemaps";
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {0, 5, 5, 0}), 0u);
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {SIZE_MAX / 2, 4, 4, 0}), SIZE_MAX) << "saturates";
+  EXPECT_EQ(ArrayBytes(kFloat4, {100, 0, 0, 0}), 1600u) << "1D";
+  EXPECT_EQ(ArrayBytes(kFloat4, {100, 50, 0, 0}), 80000u) << "2D";
+  EXPECT_EQ(ArrayBytes(kFloat4, {100, 50, 10, 0}), 800000u) << "3D";
+  EXPECT_EQ(ArrayBytes(kFloat4, {100, 0, 7, kArrayLayered}), 11200u) << "1D layered";
+  EXPECT_EQ(ArrayBytes(kFloat4, {64, 64, 6, kArrayCubemap}), 393216u) << "six faces";
+  EXPECT_EQ(ArrayBytes(kFloat4, {64, 64, 12, kArrayCubemap | kArrayLayered}), 786432u) << "two cubemaps";
+  EXPECT_EQ(ArrayBytes(kFloat4, {0, 5, 5, 0}), 0u);
+  EXPECT_EQ(ArrayBytes(kFloat4, {SIZE_MAX / 2, 4, 4, 0}), SIZE_MAX) << "saturates";
 }
 
 TEST(CudaSizesTest, CompressedArraysHaveWholeBlocks) {
-  EXPECT_EQ(CudaArrayBytes(kBc7, {64, 64, 0, 0}), 16u * 16 * 16);
-  EXPECT_EQ(CudaArrayBytes(kBc7, {65, 61, 0, 0}), 17u * 16 * 16);
-  EXPECT_EQ(CudaArrayBytes(kBc7, {1, 1, 0, 0}), 16u);
-  EXPECT_EQ(CudaArrayBytes(CudaTexelBlock(8, 8, 8, 0, kCudaFormatNv12), {1920, 1080, 0, 0}), 1920u * 1080 * 3 / 2);
+  EXPECT_EQ(ArrayBytes(kBc7, {64, 64, 0, 0}), 16u * 16 * 16);
+  EXPECT_EQ(ArrayBytes(kBc7, {65, 61, 0, 0}), 17u * 16 * 16);
+  EXPECT_EQ(ArrayBytes(kBc7, {1, 1, 0, 0}), 16u);
+  EXPECT_EQ(ArrayBytes(kNv12, {1920, 1080, 0, 0}), 1920u * 1080 * 3 / 2);
 }
 
 TEST(CudaSizesTest, SparseAndDeferredArraysHaveNoBytes) {
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}), 0u);
-  EXPECT_EQ(CudaArrayBytes(kFloat4, {64, 64, 0, kCudaArrayDeferredMapping}), 0u);
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {64, 64, 0, kCudaArraySparse}, 7), 0u);
+  EXPECT_EQ(ArrayBytes(kFloat4, {64, 64, 0, kArraySparse}), 0u);
+  EXPECT_EQ(ArrayBytes(kFloat4, {64, 64, 0, kArrayDeferredMapping}), 0u);
+  EXPECT_EQ(MipmappedBytes(kFloat4, {64, 64, 0, kArraySparse}, 7), 0u);
 }
 
 TEST(CudaSizesTest, MipmappedArrayIsSumOfLevels) {
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 1), 16u * 16);
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 2), 16u * (16 + 4));
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 3), 16u * (16 + 4 + 1));
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {8, 2, 0, 0}, 4), 16u * (16 + 4 + 2 + 1)) << "no side below one texel";
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {5, 0, 0, 0}, 3), 16u * (5 + 2 + 1)) << "rounded down, no second side";
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 4, 0}, 3), 16u * (64 + 8 + 1)) << "depth shrinks";
-  EXPECT_EQ(CudaMipmappedArrayBytes(kBc7, {8, 8, 0, 0}, 4), 16u * (4 + 1 + 1 + 1)) << "a block at least";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, 1), 16u * 16);
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, 2), 16u * (16 + 4));
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, 3), 16u * (16 + 4 + 1));
+  EXPECT_EQ(MipmappedBytes(kFloat4, {8, 2, 0, 0}, 4), 16u * (16 + 4 + 2 + 1)) << "no side below one texel";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {5, 0, 0, 0}, 3), 16u * (5 + 2 + 1)) << "rounded down, no second side";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 4, 0}, 3), 16u * (64 + 8 + 1)) << "depth shrinks";
+  EXPECT_EQ(MipmappedBytes(kBc7, {8, 8, 0, 0}, 4), 16u * (4 + 1 + 1 + 1)) << "a block at least";
 }
 
 TEST(CudaSizesTest, LayersDoNotShrinkPerLevel) {
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 5, kCudaArrayLayered}, 3), 16u * 5 * (16 + 4 + 1));
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 6, kCudaArrayCubemap}, 2), 16u * 6 * (16 + 4));
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 5, kArrayLayered}, 3), 16u * 5 * (16 + 4 + 1));
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 6, kArrayCubemap}, 2), 16u * 6 * (16 + 4));
 }
 
 TEST(CudaSizesTest, LevelsAreClampedAsInCuda) {
   const size_t all = 16u * (16 + 4 + 1);
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 99), all);
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, UINT32_MAX), all);
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 0, 0}, 0), 16u * 16) << "at least one";
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {4, 4, 64, kCudaArrayLayered}, 99), 64 * all) << "layers do not count";
-  EXPECT_EQ(CudaMipmappedArrayBytes(kFloat4, {1, 1, 4, 0}, 99), 16u * (4 + 2 + 1)) << "depth does";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, 99), all);
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, UINT32_MAX), all);
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 0, 0}, 0), 16u * 16) << "at least one";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {4, 4, 64, kArrayLayered}, 99), 64 * all) << "layers do not count";
+  EXPECT_EQ(MipmappedBytes(kFloat4, {1, 1, 4, 0}, 99), 16u * (4 + 2 + 1)) << "depth does";
 }
 
 // --- Names. ---
@@ -211,10 +232,11 @@ class SharedOpeningsTest : public CudaOrderTest {
     openings_.Open(&place_, kDefaultDevice, [&] { profiler_.RecordAlloc(&place_, 64); });
   }
   Result Close(Result result) {
-    return openings_.Close(profiler_, &place_, Result::kGood, [&] { return result; });
+    return TakeThenCall(
+        profiler_, Result::kGood, [&] { return result; }, [&] { return openings_.Close(&place_); });
   }
 
-  SharedOpenings openings_;
+  SharedOpenings openings_{profiler_};
 };
 
 TEST_F(SharedOpeningsTest, CountsOnceUntilLastClose) {
@@ -259,10 +281,8 @@ TEST_F(SharedOpeningsTest, RemovedDeviceStartsOver) {
 //   the real close returns: CUDA still has B's
 TEST_F(SharedOpeningsTest, OpeningDuringLastCloseKeepsRecord) {
   Open();
-  openings_.Close(profiler_, &place_, Result::kGood, [&] {
-    Open();
-    return Result::kGood;
-  });
+  openings_.Close(&place_);
+  Open();
   EXPECT_EQ(InUse(), 64);
   EXPECT_EQ(Close(Result::kGood), Result::kGood);
   EXPECT_EQ(InUse(), 0);

@@ -1,4 +1,4 @@
-// The contract suites on CudaAllocator, untracked and tracked, on the fake CUDA runtime.
+// The contract suites on an allocator of CUDA memory, untracked and tracked, on the fake CUDA runtime.
 #include <memory>
 
 #include "gtest/gtest.h"
@@ -25,7 +25,7 @@ ContractCase Case(const char* name) {
 }
 
 const auto kCases =
-    ::testing::Values(Case<CudaSubject>("CudaAllocator"), Case<TrackedSubject<CudaSubject>>("TrackedCudaAllocator"));
+    ::testing::Values(Case<CudaSubject>("CudaMemory"), Case<TrackedSubject<CudaSubject>>("TrackedCudaMemory"));
 INSTANTIATE_TEST_SUITE_P(Cuda, DeviceAllocatorContract, kCases, ContractCaseName);
 INSTANTIATE_TEST_SUITE_P(Cuda, TrackingContract, kCases, ContractCaseName);
 

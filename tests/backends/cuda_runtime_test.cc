@@ -1,5 +1,5 @@
 // The calls of hbmprof::cuda on the fake CUDA runtime: success, failure, free and failing free of every wrapper, and
-// special cases. Not in this file: sizes of formats (cuda_adapter_test.cc), CudaAllocator (cuda_allocator_test.cc).
+// special cases.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 #include "hbmprof/c_api.h"
 #include "hbmprof/cuda.h"
 #include "hbmprof/hbmprof.h"
-#include "src/backends/cuda/shared/adapter.h"
 #include "tests/backends/cuda_per_thread_calls.h"
+#include "tests/backends/cuda_subject.h"
 #include "tests/support/failing_new.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
 #include "tests/support/profile_checker.h"
@@ -45,18 +45,6 @@ EXPECT_SIGNATURE(HostAlloc);
 EXPECT_SIGNATURE(FreeHost);
 EXPECT_SIGNATURE(HostRegister);
 EXPECT_SIGNATURE(HostUnregister);
-EXPECT_SIGNATURE(MallocArray);
-EXPECT_SIGNATURE(Malloc3DArray);
-EXPECT_SIGNATURE(FreeArray);
-EXPECT_SIGNATURE(MallocMipmappedArray);
-EXPECT_SIGNATURE(FreeMipmappedArray);
-EXPECT_SIGNATURE(IpcOpenMemHandle);
-EXPECT_SIGNATURE(IpcCloseMemHandle);
-EXPECT_SIGNATURE(ImportExternalMemory);
-EXPECT_SIGNATURE(ExternalMemoryGetMappedBuffer);
-EXPECT_SIGNATURE(ExternalMemoryGetMappedMipmappedArray);
-EXPECT_SIGNATURE(DestroyExternalMemory);
-EXPECT_SIGNATURE(MemPoolImportPointer);
 EXPECT_SIGNATURE(DeviceReset);
 EXPECT_SIGNATURE(MallocAsync);
 EXPECT_SIGNATURE(MallocFromPoolAsync);
@@ -70,11 +58,7 @@ constexpr int kDevice = 1;
 struct Surroundings {
   cudaStream_t stream = nullptr;
   cudaMemPool_t pool = nullptr;
-  void* exported = nullptr;
-  cudaIpcMemHandle_t ipc_handle = {};
-  cudaMemPoolPtrExportData export_data = {};
-  cudaExternalMemoryHandleDesc external_description = {};
-  cudaExternalMemory_t external = nullptr;
+  void* unrecorded = nullptr;
   alignas(64) char host[4096];
 };
 Surroundings* around = nullptr;
@@ -91,11 +75,7 @@ class CudaRuntimeTest : public ::testing::Test {
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location = {cudaMemLocationTypeDevice, kDevice};
     ASSERT_EQ(cudaMemPoolCreate(&around->pool, &properties), cudaSuccess);
-    ASSERT_EQ(cudaMalloc(&around->exported, 12288), cudaSuccess);
-    ASSERT_EQ(cudaIpcGetMemHandle(&around->ipc_handle, around->exported), cudaSuccess);
-    ASSERT_EQ(cudaMemPoolExportPointer(&around->export_data, around->exported), cudaSuccess);
-    around->external_description.size = 65536;
-    ASSERT_EQ(cudaImportExternalMemory(&around->external, &around->external_description), cudaSuccess);
+    ASSERT_EQ(cudaMalloc(&around->unrecorded, 12288), cudaSuccess);
     objects_before_ = fake_cuda_live_objects();
     allocs_before_ = TotalAllocs();
     tracker_before_ = profiler().GetTrackerStats();
@@ -235,55 +215,6 @@ void PrintTo(const Wrapper& wrapper, std::ostream* out) { *out << wrapper.create
   const cudaError_t error = cuda::MallocFromPoolAsync(&ptr, 5000, around->pool, around->stream);
   RETURN_MADE(error, ptr, ptr);
 }
-[[gnu::noinline]] Made MakeArray() {
-  const cudaChannelFormatDesc float4 = {32, 32, 32, 32, cudaChannelFormatKindFloat};
-  cudaArray_t array = nullptr;
-  const cudaError_t error = cuda::MallocArray(&array, &float4, 100, 10);
-  RETURN_MADE(error, internal::CudaArrayId(array), array);
-}
-[[gnu::noinline]] Made Make3DArray() {
-  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
-  cudaArray_t array = nullptr;
-  const cudaError_t error = cuda::Malloc3DArray(&array, &byte, {16, 16, 6}, cudaArrayCubemap);
-  RETURN_MADE(error, internal::CudaArrayId(array), array);
-}
-[[gnu::noinline]] Made MakeMipmappedArray() {
-  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
-  cudaMipmappedArray_t array = nullptr;
-  const cudaError_t error = cuda::MallocMipmappedArray(&array, &byte, {16, 16, 0}, 2);
-  RETURN_MADE(error, internal::CudaMipmappedArrayId(array), array);
-}
-[[gnu::noinline]] Made MakeIpc() {
-  void* ptr = nullptr;
-  const cudaError_t error = cuda::IpcOpenMemHandle(&ptr, around->ipc_handle, cudaIpcMemLazyEnablePeerAccess);
-  RETURN_MADE(error, ptr, ptr);
-}
-[[gnu::noinline]] Made MakeImportedPointer() {
-  void* ptr = nullptr;
-  const cudaError_t error = cuda::MemPoolImportPointer(&ptr, around->pool, &around->export_data);
-  RETURN_MADE(error, ptr, ptr);
-}
-[[gnu::noinline]] Made MakeExternal() {
-  cudaExternalMemory_t memory = nullptr;
-  const cudaError_t error = cuda::ImportExternalMemory(&memory, &around->external_description);
-  RETURN_MADE(error, internal::CudaExternalMemoryId(memory), memory);
-}
-[[gnu::noinline]] Made MakeMappedBuffer() {
-  cudaExternalMemoryBufferDesc description = {};
-  description.size = 4096;
-  void* ptr = nullptr;
-  const cudaError_t error = cuda::ExternalMemoryGetMappedBuffer(&ptr, around->external, &description);
-  RETURN_MADE(error, ptr, ptr);
-}
-[[gnu::noinline]] Made MakeMappedArray() {
-  cudaExternalMemoryMipmappedArrayDesc description = {};
-  description.formatDesc = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
-  description.extent = {16, 16, 0};
-  description.numLevels = 1;
-  cudaMipmappedArray_t array = nullptr;
-  const cudaError_t error = cuda::ExternalMemoryGetMappedMipmappedArray(&array, around->external, &description);
-  RETURN_MADE(error, internal::CudaMipmappedArrayId(array), array);
-}
 [[gnu::noinline]] Made MakePerThreadAsync() {
   void* ptr = nullptr;
   const cudaError_t error = PerThreadMallocAsync(&ptr, 4000, around->stream);
@@ -295,13 +226,6 @@ void PrintTo(const Wrapper& wrapper, std::ostream* out) { *out << wrapper.create
   RETURN_MADE(error, ptr, ptr);
 }
 
-cudaError_t ReleaseArray(void* handle) { return cuda::FreeArray(static_cast<cudaArray_t>(handle)); }
-cudaError_t ReleaseMipmappedArray(void* handle) {
-  return cuda::FreeMipmappedArray(static_cast<cudaMipmappedArray_t>(handle));
-}
-cudaError_t ReleaseExternal(void* handle) {
-  return cuda::DestroyExternalMemory(static_cast<cudaExternalMemory_t>(handle));
-}
 cudaError_t ReleaseAsync(void* handle) { return cuda::FreeAsync(handle, around->stream); }
 cudaError_t ReleasePerThreadAsync(void* handle) { return PerThreadFreeAsync(handle, around->stream); }
 
@@ -324,18 +248,6 @@ const Wrapper kWrappers[] = {
     {"cudaMallocFromPoolAsync", "cudaFree", MakeFromPool, cuda::Free, 5000, MemoryKind::kDevice, kPool},
     {"cudaMallocFromPoolAsync", "cudaFreeAsync", MakeAsyncFloatsFromPool, ReleaseAsync, 4000, MemoryKind::kDevice,
      kPool},
-    {"cudaMallocArray", "cudaFreeArray", MakeArray, ReleaseArray, 16 * 100 * 10, MemoryKind::kArray},
-    {"cudaMalloc3DArray", "cudaFreeArray", Make3DArray, ReleaseArray, 16 * 16 * 6, MemoryKind::kArray},
-    {"cudaMallocMipmappedArray", "cudaFreeMipmappedArray", MakeMipmappedArray, ReleaseMipmappedArray, 256 + 64,
-     MemoryKind::kArray},
-    {"cudaIpcOpenMemHandle", "cudaIpcCloseMemHandle", MakeIpc, cuda::IpcCloseMemHandle, 12288, MemoryKind::kExternal},
-    {"cudaMemPoolImportPointer", "cudaFreeAsync", MakeImportedPointer, ReleaseAsync, 12288, MemoryKind::kExternal},
-    {"cudaMemPoolImportPointer", "cudaFree", MakeImportedPointer, cuda::Free, 12288, MemoryKind::kExternal},
-    {"cudaImportExternalMemory", "cudaDestroyExternalMemory", MakeExternal, ReleaseExternal, 65536,
-     MemoryKind::kExternal},
-    {"cudaExternalMemoryGetMappedBuffer", "cudaFree", MakeMappedBuffer, cuda::Free, 0, MemoryKind::kAlias},
-    {"cudaExternalMemoryGetMappedMipmappedArray", "cudaFreeMipmappedArray", MakeMappedArray, ReleaseMipmappedArray, 0,
-     MemoryKind::kAlias},
     {"cudaMallocAsync_ptsz", "cudaFreeAsync_ptsz", MakePerThreadAsync, ReleasePerThreadAsync, 4000, MemoryKind::kDevice,
      kPool},
     {"cudaMallocFromPoolAsync_ptsz", "cudaFreeAsync_ptsz", MakePerThreadFromPool, ReleasePerThreadAsync, 5000,
@@ -460,8 +372,8 @@ TEST_P(EveryWrapper, KeepsEarlierError) {
 
 TEST_P(EveryWrapper, SucceedsIfTheDeviceQueryFails) {
   const Wrapper& wrapper = GetParam();
-  for (const char* query : {"cudaGetDevice", "cudaStreamGetDevice", "cudaStreamGetDevice_ptsz",
-                            "cudaPointerGetAttributes", "cudaStreamIsCapturing", "cudaStreamIsCapturing_ptsz"}) {
+  for (const char* query : {"cuCtxGetCurrent", "cuCtxGetDevice", "cuPointerGetAttribute", "cuStreamGetCaptureInfo_v2",
+                            "cuStreamGetCaptureInfo_v2_ptsz"}) {
     fake_cuda_fail(query, cudaErrorNotSupported, 0);
   }
   const Made made = wrapper.make();
@@ -475,13 +387,13 @@ TEST_P(EveryWrapper, SucceedsIfTheDeviceQueryFails) {
 
 TEST_P(EveryWrapper, MakesNoQueryWhileOff) {
   const Wrapper& wrapper = GetParam();
-  const int64_t queries = CallsOf("cudaGetDevice");
+  const int64_t queries = CallsOf("cuCtxGetCurrent");
   profiler().SetEnabled(false);
   const Made made = wrapper.make();
   EXPECT_EQ(made.error, cudaSuccess);
   EXPECT_EQ(wrapper.release(made.handle), cudaSuccess);
   profiler().SetEnabled(true);
-  EXPECT_EQ(CallsOf("cudaGetDevice"), queries);
+  EXPECT_EQ(CallsOf("cuCtxGetCurrent"), queries);
   EXPECT_EQ(NewAllocs(), 0);
   EXPECT_EQ(NewForeignFrees(), 0);
 }
@@ -496,8 +408,6 @@ INSTANTIATE_TEST_SUITE_P(Cuda, EveryWrapper, ::testing::ValuesIn(kWrappers),
 TEST_F(CudaRuntimeTest, FreeOfNullIsSilent) {
   EXPECT_EQ(cuda::Free(nullptr), cudaSuccess);
   EXPECT_EQ(cuda::FreeHost(nullptr), cudaFreeHost(nullptr));
-  EXPECT_EQ(cuda::FreeArray(nullptr), cudaSuccess);
-  EXPECT_EQ(cuda::FreeMipmappedArray(nullptr), cudaSuccess);
   EXPECT_EQ(cuda::FreeAsync(nullptr, around->stream), cudaFreeAsync(nullptr, around->stream));
   EXPECT_EQ(cuda::HostUnregister(nullptr), cudaHostUnregister(nullptr));
   EXPECT_EQ(NewForeignFrees(), 0);
@@ -532,12 +442,6 @@ TEST_F(CudaRuntimeTest, ZeroBytesAreNotRecorded) {
 
 TEST_F(CudaRuntimeTest, NullArgumentsReturnCudasError) {
   EXPECT_EQ(cuda::Malloc(static_cast<void**>(nullptr), 100), cudaErrorInvalidValue);
-  cudaArray_t array = nullptr;
-  EXPECT_EQ(cuda::MallocArray(&array, nullptr, 16), cudaErrorInvalidValue);
-  cudaExternalMemory_t memory = nullptr;
-  EXPECT_EQ(cuda::ImportExternalMemory(&memory, nullptr), cudaErrorInvalidValue);
-  void* ptr = nullptr;
-  EXPECT_EQ(cuda::ExternalMemoryGetMappedBuffer(&ptr, around->external, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(NewAllocs(), 0);
 }
 
@@ -562,32 +466,15 @@ TEST(CudaOutOfMemoryTest, FirstCallKnowsTheCapacity) {
               "cudaMalloc of 128.00 MiB failed\n.* larger than the device, which has 64.00 MiB");
 }
 
-[[noreturn]] void FailWithArray(int which) {
+[[noreturn]] void FailWithVolume() {
   fake_cuda_reset(1, size_t{64} << 20);
-  for (const char* name : {"cudaMallocArray", "cudaMalloc3DArray", "cudaMallocMipmappedArray"}) {
-    fake_cuda_fail(name, cudaErrorMemoryAllocation, 0);
-  }
-  const cudaChannelFormatDesc format = {32, 0, 0, 0, cudaChannelFormatKindFloat};
-  const cudaExtent extent = {1024, 1024, 1024};
   cudaPitchedPtr pitched;
-  cudaArray_t array = nullptr;
-  cudaMipmappedArray_t mipmapped = nullptr;
-  const cudaError_t results[] = {
-      which == 0 ? cuda::Malloc3D(&pitched, extent) : cudaSuccess,
-      which == 1 ? cuda::MallocArray(&array, &format, 32768, 32768, 0) : cudaSuccess,
-      which == 2 ? cuda::Malloc3DArray(&array, &format, extent, 0) : cudaSuccess,
-      which == 3 ? cuda::MallocMipmappedArray(&mipmapped, &format, extent, 1, 0) : cudaSuccess,
-  };
-  std::_Exit(results[which] == cudaErrorMemoryAllocation ? 0 : 1);
+  std::_Exit(cuda::Malloc3D(&pitched, {1024, 1024, 1024}) == cudaErrorMemoryAllocation ? 0 : 1);
 }
 
-TEST(CudaOutOfMemoryTest, ArraysAndVolumesAreReported) {
+TEST(CudaOutOfMemoryTest, VolumesAreReported) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const char* const names[] = {"cudaMalloc3D of 1.00", "cudaMallocArray of 4.00", "cudaMalloc3DArray of 4.00",
-                               "cudaMallocMipmappedArray of 4.00"};
-  for (int which = 0; which < 4; ++which) {
-    EXPECT_EXIT(FailWithArray(which), ::testing::ExitedWithCode(0), std::string(names[which]) + " GiB failed");
-  }
+  EXPECT_EXIT(FailWithVolume(), ::testing::ExitedWithCode(0), "cudaMalloc3D of 1.00 GiB failed");
 }
 
 // --- Devices, streams, pools. ---
@@ -597,7 +484,7 @@ TEST_F(CudaRuntimeTest, OneGpuIsOneDevice) {
   void* of_runtime = nullptr;
   void* of_stream = nullptr;
   const char others[3] = {};
-  cuda::CudaAllocator upstream(0);
+  CudaMemory upstream;
   TrackingAllocator of_allocator(upstream);
   ASSERT_EQ(cuda::Malloc(&of_runtime, 1), cudaSuccess);
   ASSERT_EQ(cuda::MallocAsync(&of_stream, 20, nullptr), cudaSuccess);
@@ -693,47 +580,11 @@ TEST_F(CudaRuntimeTest, CapturedMemoryIsOfKindGraph) {
   ASSERT_EQ(cudaStreamEndCapture(around->stream, &graph), cudaSuccess);
 }
 
-TEST_F(CudaRuntimeTest, SparseArraysCountAsZeroBytes) {
-  const cudaChannelFormatDesc byte = {8, 0, 0, 0, cudaChannelFormatKindUnsigned};
-  cudaArray_t array = nullptr;
-  ASSERT_EQ(cuda::MallocArray(&array, &byte, 64, 64, cudaArraySparse), cudaSuccess);
-  EXPECT_EQ(profiler().FindBuffer(internal::CudaArrayId(array))->bytes, 0);
-  EXPECT_EQ(cuda::FreeArray(array), cudaSuccess);
-}
-
-TEST_F(CudaRuntimeTest, IpcHandleCountsOnceUntilLastClose) {
-  const Made first = MakeIpc();
-  const Made second = MakeIpc();
-  ASSERT_EQ(second.handle, first.handle);
-  EXPECT_EQ(TotalInUse(), 12288);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 12288);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 0);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaErrorInvalidValue);
-  EXPECT_EQ(NewReplacedRecords(), 0);
-}
-
-TEST_F(CudaRuntimeTest, IpcHandleOpenedWhileOffDoesNotCount) {
-  profiler().SetEnabled(false);
-  const Made first = MakeIpc();
-  profiler().SetEnabled(true);
-  const Made second = MakeIpc();
-  ASSERT_EQ(second.handle, first.handle);
-  EXPECT_EQ(TotalInUse(), 0) << "the memory was open";
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(first.handle), cudaSuccess);
-  const Made third = MakeIpc();
-  EXPECT_EQ(TotalInUse(), 12288);
-  EXPECT_EQ(cuda::IpcCloseMemHandle(third.handle), cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 0);
-}
-
 // --- Device reset. ---
 
 TEST_F(CudaRuntimeTest, ResetDropsMemoryOfCurrentDevice) {
   std::vector<Made> gone;
-  for (Made (*make)() : {MakeMalloc, MakeManaged, MakeHost, MakeArray, MakeExternal, MakeRegistered}) {
+  for (Made (*make)() : {MakeMalloc, MakeManaged, MakeHost, MakeRegistered}) {
     gone.push_back(make());
     ASSERT_EQ(gone.back().error, cudaSuccess);
   }
@@ -753,35 +604,9 @@ TEST_F(CudaRuntimeTest, ResetDropsMemoryOfCurrentDevice) {
   objects_before_ = 0;  // of the surroundings nothing is left either
 }
 
-TEST_F(CudaRuntimeTest, ReopenedHandleAfterResetIsRecorded) {
-  const Made before = MakeIpc();
-  ASSERT_EQ(before.error, cudaSuccess);
-  ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 0);
-  // Only an opening with the same address could be taken for a second one.
-  std::vector<std::pair<void*, void*>> opened;  // and what was exported
-  do {
-    void* exported = nullptr;
-    void* ptr = nullptr;
-    ASSERT_EQ(cudaMalloc(&exported, 12288), cudaSuccess);
-    ASSERT_EQ(cudaIpcGetMemHandle(&around->ipc_handle, exported), cudaSuccess);
-    ASSERT_EQ(cuda::IpcOpenMemHandle(&ptr, around->ipc_handle, cudaIpcMemLazyEnablePeerAccess), cudaSuccess);
-    EXPECT_TRUE(profiler().FindBuffer(ptr).has_value());
-    opened.emplace_back(ptr, exported);
-  } while (opened.back().first != before.handle && opened.size() < 100);
-  const bool came_back = opened.back().first == before.handle;
-  EXPECT_EQ(TotalInUse(), 12288 * static_cast<int64_t>(opened.size()));
-  for (const auto& [ptr, exported] : opened) {
-    EXPECT_EQ(cuda::IpcCloseMemHandle(ptr), cudaSuccess);
-    EXPECT_EQ(cudaFree(exported), cudaSuccess);
-  }
-  objects_before_ = 0;
-  if (!came_back) GTEST_SKIP() << "the address was not handed out again";
-}
-
 TEST_F(CudaRuntimeTest, ResetWhileOffIsFollowed) {
-  ASSERT_EQ(MakeIpc().error, cudaSuccess);
-  EXPECT_EQ(TotalInUse(), 12288);
+  ASSERT_EQ(MakeMalloc().error, cudaSuccess);
+  EXPECT_EQ(TotalInUse(), 1000);
   profiler().SetEnabled(false);
   ASSERT_EQ(cuda::DeviceReset(), cudaSuccess);
   profiler().SetEnabled(true);

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "hbmprof/cuda.h"
+#include "hbmprof/profiler.h"
 
 namespace {
 
@@ -62,17 +63,13 @@ int main(int, char** argv) {
       if (hbmprof::cuda::Malloc(&ptr, 1000) != cudaSuccess) std::_Exit(2);
     };
   } else if (what == "nvml") {
-    static hbmprof::cuda::CudaAllocator allocator(0);
-    const absl::StatusOr<void*> memory = allocator.Allocate(1000);
-    cudaIpcMemHandle_t handle;
-    void* opened = nullptr;
     // Looks up the driver's functions now, so that later the linker is called for NVML only.
-    if (!memory.ok() || cudaIpcGetMemHandle(&handle, *memory) != cudaSuccess ||
-        hbmprof::cuda::IpcOpenMemHandle(&opened, handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess) {
-      return 2;
-    }
+    void* ptr = nullptr;
+    if (hbmprof::cuda::Malloc(&ptr, 1000) != cudaSuccess) return 2;
     first_use = [] {
-      if (allocator.Probe().driver_scope != hbmprof::DriverScope::kProcess) std::_Exit(2);
+      hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
+      const hbmprof::DeviceStats stats = profiler.Stats(profiler.Device("GPU:0"));
+      if (stats.driver_scope != hbmprof::DriverScope::kProcess) std::_Exit(2);
     };
   } else {
     void* plugin = dlopen(what.c_str(), RTLD_NOW);

@@ -35,10 +35,10 @@ class PjrtRecordsTest : public ::testing::Test {
     records_.Created(Caller::OfThisFunction(), client, buffer, Bytes(bytes));
   }
   [[gnu::noinline]] void Alias(PjrtHandle buffer, PjrtHandle source) {
-    records_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, source, Bytes(999));
+    records_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, Bytes(999), source);
   }
   [[gnu::noinline]] void View(PjrtHandle buffer) {
-    records_.CreatedView(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
+    records_.CreatedAlias(Caller::OfThisFunction(), kClient, buffer, Bytes(999));
   }
   int Destroy(PjrtHandle buffer) {
     bool known = false;

@@ -597,7 +597,7 @@ void ExpectRefused(const Snapshot& snapshot, const std::string& message) {
 TEST(SnapshotChecks, StackIndexOutsideTheStacksIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].stack = 2;
-  ExpectRefused(snapshot, "samples[1].stack is 2, but `stacks` has 2 elements");
+  ExpectRefused(snapshot, "samples[1] has a stack, device, allocator or kind that does not exist");
 }
 
 TEST(SnapshotChecks, AgesOutsideTheirLimitsAreAnError) {
@@ -620,47 +620,39 @@ TEST(SnapshotChecks, IndexOutsideTheNamedFramesIsAnError) {
   snapshot.stacks[1].return_addresses.push_back(Snapshot::kNamedFrame);
   EXPECT_TRUE(SerializePprof(snapshot, nullptr).ok());
   snapshot.stacks[1].return_addresses.back() |= 1;
-  const size_t last = snapshot.stacks[1].return_addresses.size() - 1;
-  ExpectRefused(snapshot, "stacks[1].return_addresses[" + std::to_string(last) +
-                              "] is the named frame 1, but `named_frames` has 1 elements");
-  snapshot.stacks[1].return_addresses.back() = Snapshot::kNamedFrame;
-  snapshot.named_frames.clear();
-  ExpectRefused(snapshot, "is the named frame 0, but `named_frames` has 0 elements");
+  ExpectRefused(snapshot, "stacks[1] has a named frame that does not exist");
 }
 
 TEST(SnapshotChecks, DeviceIndexOutsideTheDevicesIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[0].device = UINT32_MAX;
-  ExpectRefused(snapshot, "samples[0].device is 4294967295, but `devices` has 1 elements");
+  ExpectRefused(snapshot, "samples[0] has a stack, device");
 }
 
 TEST(SnapshotChecks, AllocatorIndexOutsideTheAllocatorsIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].allocator = 1;
-  ExpectRefused(snapshot, "samples[1].allocator is 1, but `allocators` has 1 elements");
-  snapshot.samples[1].allocator = 0;
-  snapshot.allocators.clear();
-  ExpectRefused(snapshot, "samples[0].allocator is 0, but `allocators` has 0 elements");
+  ExpectRefused(snapshot, "samples[1] has a stack, device, allocator");
 }
 
 TEST(SnapshotChecks, KindThatDoesNotExistIsAnError) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[1].kind = MemoryKind(hbmprof::kMemoryKindCount);
-  ExpectRefused(snapshot, "samples[1].kind is 10");
+  ExpectRefused(snapshot, "samples[1] has a stack, device, allocator or kind");
 }
 
 TEST(SnapshotChecks, TagsMustBeSortedWithEachKeyOnce) {
   Snapshot snapshot = TwoSamples();
   snapshot.samples[0].tags = {{"b", "1"}, {"a", "2"}};
-  ExpectRefused(snapshot, "samples[0].tags are not sorted by key, or have a key twice: 'b' is followed by 'a'");
+  ExpectRefused(snapshot, "samples[0] has tags that are not sorted by key, or a key twice");
   snapshot.samples[0].tags = {{"a", "1"}, {"a", "2"}};
-  ExpectRefused(snapshot, "'a' is followed by 'a'");
+  ExpectRefused(snapshot, "samples[0] has tags");
 }
 
 TEST(SnapshotChecks, ModuleThatEndsBeforeItBeginsIsAnError) {
   Snapshot snapshot = TwoSamples();
   std::swap(snapshot.modules[0].start, snapshot.modules[0].limit);
-  ExpectRefused(snapshot, "modules[0].limit is less than its start (0x10000, 0x11000)");
+  ExpectRefused(snapshot, "modules[0] ends before it begins");
 }
 
 TEST(SnapshotChecks, SymbolizerThatReturnsTooFewNamesIsAnError) {

@@ -135,21 +135,6 @@ TEST_F(CudaGpuTest, CapturedMemoryIsOfKindGraph) {
   EXPECT_EQ(LiveRecords(), 0);
 }
 
-TEST_F(CudaGpuTest, ArraysAreRecorded) {
-  const cudaChannelFormatDesc float4 = {32, 32, 32, 32, cudaChannelFormatKindFloat};
-  cudaArray_t plane = nullptr;
-  ASSERT_EQ(cuda::MallocArray(&plane, &float4, 256, 128), cudaSuccess);
-  cudaArray_t cubemap = nullptr;
-  ASSERT_EQ(cuda::Malloc3DArray(&cubemap, &float4, {64, 64, 6}, cudaArrayCubemap), cudaSuccess);
-  cudaMipmappedArray_t levels = nullptr;
-  ASSERT_EQ(cuda::MallocMipmappedArray(&levels, &float4, {64, 64, 0}, 3), cudaSuccess);
-  EXPECT_EQ(Stats().bytes_in_use, 16 * (256 * 128 + 64 * 64 * 6 + 64 * 64 + 32 * 32 + 16 * 16));
-  EXPECT_EQ(cuda::FreeArray(plane), cudaSuccess);
-  EXPECT_EQ(cuda::FreeArray(cubemap), cudaSuccess);
-  EXPECT_EQ(cuda::FreeMipmappedArray(levels), cudaSuccess);
-  EXPECT_EQ(LiveRecords(), 0);
-}
-
 TEST_F(CudaGpuTest, FailuresAreReturnedAndNotRecorded) {
   void* ptr = nullptr;
   EXPECT_EQ(cuda::Malloc(&ptr, size_t{1} << 50), cudaErrorMemoryAllocation);
@@ -206,7 +191,7 @@ TEST_F(CudaGpuTest, ResetDropsTheDevicesMemory) {
 
 ContractCase GpuCase() {
   ContractCase c;
-  c.name = "CudaAllocator";
+  c.name = "CudaMemory";
   c.make = [] { return std::make_unique<CudaSubject>(); };
   c.unavailable = NoGpu;
   return c;

@@ -204,13 +204,14 @@ TEST_F(RecordingTest, FileErrorStartsNoRecording) {
 TEST_F(RecordingTest, SizeIsBounded) {
   RecordingOptions options;
   options.max_bytes = 1 << 20;
-  // The path is a symbolic link: both files are in the folder of its target.
+  // The folder is a symbolic link, which another one replaces: both files are in the first folder.
   ASSERT_EQ(mkdir((directory_ + "/data").c_str(), 0700), 0);
   const std::string path = directory_ + "/data/a.hbmrec";
   std::ofstream(path) << "an older file";
-  const std::string link = directory_ + "/link.hbmrec";
-  ASSERT_EQ(symlink(path.c_str(), link.c_str()), 0);
-  ASSERT_TRUE(StartRecording(link, options).ok());
+  const std::string link = directory_ + "/link";
+  ASSERT_EQ(symlink("data", link.c_str()), 0);
+  ASSERT_TRUE(StartRecording(link + "/a.hbmrec", options).ok());
+  ASSERT_TRUE(unlink(link.c_str()) == 0 && mkdir(link.c_str(), 0700) == 0);
   Profiler& profiler = Profiler::Default();
   const DeviceId device = profiler.Device("sim:0");
   FILE* old = nullptr;
@@ -231,7 +232,7 @@ TEST_F(RecordingTest, SizeIsBounded) {
   EXPECT_TRUE(now->is_complete());
   EXPECT_FALSE(now->tables().names.warnings.empty());
   EXPECT_EQ(before->end_time(), now->tables().start_time);
-  EXPECT_EQ(unlink((link + ".old").c_str()), -1);
+  EXPECT_EQ(unlink((link + "/a.hbmrec.old").c_str()), -1);
 }
 
 TEST_F(RecordingTest, LargeTablesAtTheStartDoNotFillTheFile) {

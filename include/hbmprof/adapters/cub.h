@@ -29,14 +29,15 @@ namespace hbmprof::adapters {
 // A cub::CachingDeviceAllocator. Its functions do what CUB's do, with these records: each allocation is a block with
 // the size that CUB has rounded up and the stack of the caller. Cached memory is the idle memory of the pool. So, for
 // each device, the sum of the blocks is CUB's counter cached_bytes[device].live, and the idle memory is
-// cached_bytes[device].free. The label `device` is "GPU:<ordinal>", the label
-// `allocator` is "cub". A failure with cudaErrorMemoryAllocation is reported (out_of_memory.h). Thread-safe, as CUB's.
+// cached_bytes[device].free. The label `device` is "GPU:<ordinal>", the label `allocator` is "cub". A failure with
+// cudaErrorMemoryAllocation is reported (out_of_memory.h). Thread-safe, as CUB's.
 //
 // Call these functions on this type, not on its base, whose functions are not virtual. `profiler` must live longer than
 // this object.
 //
 // Limit: if CUDA has no memory, CUB frees its cache and tries again. The records of that cache are removed after the
-// call. If another allocator records the same memory before that, its record replaces that of the cache.
+// call, and so are those of blocks that come into the cache during FreeAllCached. If another allocator records the same
+// memory before that, its record replaces that of the cache.
 class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   using Base = cub::CachingDeviceAllocator;
 
@@ -70,31 +71,18 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
   }
 
   cudaError_t FreeAllCached() {
-    // The cache moves to another allocator, which frees it. So no thread can take memory whose record is removed.
-    std::optional<Base> idle;
-    try {
-      idle.emplace(bin_growth, min_bin, max_bin, max_cached_bytes, /*skip_cleanup=*/true);
+    {
       const std::lock_guard<std::mutex> lock(mutex);
-      for (const BlockDescriptor& block : cached_blocks) idle->cached_bytes[block.device];
-      idle->cached_blocks.swap(cached_blocks);
-      for (const BlockDescriptor& block : idle->cached_blocks) {
-        MoveBytes(block, cached_bytes, idle->cached_bytes);
-        TakeSegment(Key(block.device, block.d_ptr));
-      }
-    } catch (const std::bad_alloc&) {
-      const cudaError_t error = Base::FreeAllCached();
-      const std::lock_guard<std::mutex> lock(mutex);
-      RemoveFreedSegments();
-      return error;
+      for (const BlockDescriptor& block : cached_blocks) TakeSegment(Key(block.device, block.d_ptr));
     }
-    const cudaError_t error = idle->FreeAllCached();
+    const cudaError_t error = Base::FreeAllCached();
     const std::lock_guard<std::mutex> lock(mutex);
-    // The blocks that could not be freed. When CUB hands one out again, it is recorded as a new segment.
-    for (const BlockDescriptor& block : idle->cached_blocks) {
-      MoveBytes(block, idle->cached_bytes, cached_bytes);
-      profiler_.RecordRefusedFree();
+    // Those that another thread has put into the cache meanwhile.
+    RemoveFreedSegments();
+    // A block that could not be freed is recorded as a new segment when CUB hands it out again.
+    for (const BlockDescriptor& block : cached_blocks) {
+      if (segments_.count(Key(block.device, block.d_ptr)) == 0) profiler_.RecordRefusedFree();
     }
-    cached_blocks.merge(idle->cached_blocks);
     return error;
   }
 
@@ -107,10 +95,6 @@ class TrackingCachingAllocator : public cub::CachingDeviceAllocator {
     return device == INVALID_DEVICE_ORDINAL && cudaGetDevice(&device) != cudaSuccess ? INVALID_DEVICE_ORDINAL : device;
   }
   static std::string NameOf(int device) { return "GPU:" + std::to_string(device); }
-  static void MoveBytes(const BlockDescriptor& block, GpuCachedBytes& from, GpuCachedBytes& to) {
-    from[block.device].free -= block.bytes;
-    to[block.device].free += block.bytes;
-  }
 
   cudaError_t Allocate(const Caller& caller, int device, void** memory, size_t bytes, cudaStream_t stream) {
     const ScopedCaller scope(caller);

@@ -56,22 +56,10 @@ class TrackingOrtAllocator : public OrtAllocator {
     return *static_cast<const TrackingOrtAllocator*>(self);
   }
 
-  template <typename Call>
-  void* Record(const Caller& caller, const char* name, size_t bytes, const Call& call) const {
-    const ScopedCaller scope(caller);
-    void* const memory = call();
-    if (memory != nullptr) {
-      recorder_.Allocated(caller, memory, bytes);
-    } else if (bytes != 0) {
-      recorder_.OutOfMemory(name, bytes);
-    }
-    return memory;
-  }
-
   [[gnu::noinline]] static void* AllocFunction(OrtAllocator* self, size_t bytes) {
     OrtAllocator& upstream = Of(self).upstream_;
-    return Of(self).Record(Caller::OfThisFunction(), "OrtAllocator::Alloc", bytes,
-                           [&] { return upstream.Alloc(&upstream, bytes); });
+    return Of(self).recorder_.Allocate(Caller::OfThisFunction(), "OrtAllocator::Alloc", bytes,
+                                       [&] { return upstream.Alloc(&upstream, bytes); });
   }
   static void FreeFunction(OrtAllocator* self, void* memory) {
     OrtAllocator& upstream = Of(self).upstream_;
@@ -86,8 +74,8 @@ class TrackingOrtAllocator : public OrtAllocator {
 #if ORT_API_VERSION >= 18
   [[gnu::noinline]] static void* ReserveFunction(OrtAllocator* self, size_t bytes) {
     OrtAllocator& upstream = Of(self).upstream_;
-    return Of(self).Record(Caller::OfThisFunction(), "OrtAllocator::Reserve", bytes,
-                           [&] { return upstream.Reserve(&upstream, bytes); });
+    return Of(self).recorder_.Allocate(Caller::OfThisFunction(), "OrtAllocator::Reserve", bytes,
+                                       [&] { return upstream.Reserve(&upstream, bytes); });
   }
 #endif
 #if ORT_API_VERSION >= 23
@@ -97,8 +85,8 @@ class TrackingOrtAllocator : public OrtAllocator {
   }
   [[gnu::noinline]] static void* AllocOnStreamFunction(OrtAllocator* self, size_t bytes, OrtSyncStream* stream) {
     OrtAllocator& upstream = Of(self).upstream_;
-    return Of(self).Record(Caller::OfThisFunction(), "OrtAllocator::AllocOnStream", bytes,
-                           [&] { return upstream.AllocOnStream(&upstream, bytes, stream); });
+    return Of(self).recorder_.Allocate(Caller::OfThisFunction(), "OrtAllocator::AllocOnStream", bytes,
+                                       [&] { return upstream.AllocOnStream(&upstream, bytes, stream); });
   }
 #endif
 #if ORT_API_VERSION >= 25

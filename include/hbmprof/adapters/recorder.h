@@ -86,7 +86,18 @@ class AdapterRecorder {
     ReportOutOfMemory({call, bytes, device_, SpaceOf(attributes_.kind)}, *profiler_);
   }
 
-  Profiler& profiler() const { return *profiler_; }
+  // Calls `call`, which returns memory of `bytes` bytes, or null. Records the memory, or reports that there was none.
+  template <typename Call>
+  void* Allocate(const Caller& caller, const char* name, size_t bytes, const Call& call) const {
+    const ScopedCaller scope(caller);
+    void* const memory = call();
+    if (memory != nullptr) {
+      Allocated(caller, memory, bytes);
+    } else if (bytes != 0) {
+      OutOfMemory(name, bytes);
+    }
+    return memory;
+  }
 
  private:
   bool IsDeviceMemory() const { return SpaceOf(attributes_.kind) == MemorySpace::kDevice; }

@@ -37,8 +37,8 @@ class TrackingGpuAllocatorOf : public Interface {
 
   [[gnu::noinline]] void* allocateAsync(uint64_t bytes, uint64_t alignment, nvinfer1::AllocatorFlags flags,
                                         cudaStream_t stream) noexcept override {
-    return Allocate("IGpuAllocator::allocateAsync", Caller::OfThisFunction(), bytes,
-                    [&] { return upstream_.allocateAsync(bytes, alignment, flags, stream); });
+    return recorder_.Allocate(Caller::OfThisFunction(), "IGpuAllocator::allocateAsync", bytes,
+                              [&] { return upstream_.allocateAsync(bytes, alignment, flags, stream); });
   }
   bool deallocateAsync(void* memory, cudaStream_t stream) noexcept override {
     return Free(memory, [&] { return upstream_.deallocateAsync(memory, stream); });
@@ -62,8 +62,8 @@ class TrackingGpuAllocatorOf : public Interface {
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   [[gnu::noinline]] void* allocate(uint64_t bytes, uint64_t alignment,
                                    nvinfer1::AllocatorFlags flags) noexcept override {
-    return Allocate("IGpuAllocator::allocate", Caller::OfThisFunction(), bytes,
-                    [&] { return upstream_.allocate(bytes, alignment, flags); });
+    return recorder_.Allocate(Caller::OfThisFunction(), "IGpuAllocator::allocate", bytes,
+                              [&] { return upstream_.allocate(bytes, alignment, flags); });
   }
   bool deallocate(void* memory) noexcept override {
     return Free(memory, [&] { return upstream_.deallocate(memory); });
@@ -73,17 +73,6 @@ class TrackingGpuAllocatorOf : public Interface {
   nvinfer1::InterfaceInfo getInterfaceInfo() const noexcept override { return upstream_.getInterfaceInfo(); }
 
  private:
-  template <typename Call>
-  void* Allocate(const char* name, const Caller& caller, uint64_t bytes, const Call& call) noexcept {
-    const ScopedCaller scope(caller);
-    void* const memory = call();
-    if (memory != nullptr) {
-      recorder_.Allocated(caller, memory, bytes);
-    } else if (bytes != 0) {
-      recorder_.OutOfMemory(name, bytes);
-    }
-    return memory;
-  }
   template <typename Call>
   bool Free(void* memory, const Call& call) noexcept {
     FreeInProgress free(recorder_, memory);

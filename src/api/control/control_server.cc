@@ -31,7 +31,7 @@
 #include "src/base/monotonic_clock.h"
 #include "src/base/try_run.h"
 #include "src/core/snapshot_builder.h"
-#include "src/export/device_use.h"
+#include "src/export/device_stats.h"
 #include "src/protocol/attach.h"
 #include "src/protocol/control.h"
 

@@ -22,7 +22,7 @@
 #include "src/base/try_run.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/export/device_use.h"
+#include "src/export/device_stats.h"
 #include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 

@@ -32,7 +32,6 @@
 #include "src/core/tables/pool_numbers.h"
 #include "src/core/tables/tags.h"
 #include "src/export/device_stats.h"
-#include "src/export/device_use.h"
 
 using hbmprof::internal::DeviceNumber;
 using hbmprof::internal::HasBytes;

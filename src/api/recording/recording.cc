@@ -32,7 +32,7 @@
 #include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
-#include "src/export/device_use.h"
+#include "src/export/device_stats.h"
 #include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 

@@ -96,12 +96,8 @@ void PjrtRecords::Created(const Caller& caller, PjrtHandle client, PjrtHandle bu
   InsertOrEnd({made.memory}, [&] { Insert(buffer, made); });
 }
 
-void PjrtRecords::CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory) {
-  CreatedAlias(caller, client, buffer, nullptr, memory);
-}
-
-void PjrtRecords::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
-                               const PjrtMemory& memory) {
+void PjrtRecords::CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory,
+                               PjrtHandle source) {
   if (buffer == nullptr) return;
   PjrtMemory view = memory;
   view.attributes.kind = MemoryKind::kAlias;

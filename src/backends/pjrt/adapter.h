@@ -108,14 +108,11 @@ class PjrtRecords {
   // Call after `buffer` was created with new memory.
   void Created(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after `buffer` was created without memory of its own: as a view of memory with another owner, or as an alias
-  // that is not fulfilled yet.
-  void CreatedView(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory)
-      ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after `buffer` was created as a handle that shares `source`'s memory. The memory is live until neither of them
-  // holds it.
-  void CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, PjrtHandle source,
-                    const PjrtMemory& memory) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after `buffer` was created without memory of its own: as a view of memory with another owner, as an alias that
+  // is not fulfilled yet, or as a handle that shares the memory of the buffer `source`. Shared memory is live until
+  // neither of them holds it.
+  void CreatedAlias(const Caller& caller, PjrtHandle client, PjrtHandle buffer, const PjrtMemory& memory,
+                    PjrtHandle source = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // `buffer` will share the memory of the buffer that `callback` is fulfilled with.
   void AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // `callback` was fulfilled with `source`. A null `source` means: it was fulfilled with an error.

@@ -385,8 +385,8 @@ Error* FollowOrMake(TrackedPlugin& tracked, const Caller& caller, int slot, Args
 template <typename Args>
 Error* MakeView(TrackedPlugin& tracked, const Caller& caller, int slot, Args* args, Device* device, Memory* memory) {
   return CallThenRecord(tracked, slot, args, [&] {
-    tracked.records.CreatedView(caller, args->client, args->buffer,
-                                tracked.plugin.Describe(args->client, args->buffer, device, memory));
+    tracked.records.CreatedAlias(caller, args->client, args->buffer,
+                                 tracked.plugin.Describe(args->client, args->buffer, device, memory));
   });
 }
 
@@ -422,7 +422,7 @@ Error* AliasBuffer(TrackedPlugin& tracked, const Caller& caller, CreateAliasArgs
     const PjrtMemory memory = tracked.profiler.enabled()
                                   ? tracked.plugin.Describe(args->client, args->buffer, nullptr, args->memory)
                                   : PjrtMemory();
-    tracked.records.CreatedView(caller, args->client, args->buffer, memory);
+    tracked.records.CreatedAlias(caller, args->client, args->buffer, memory);
     tracked.records.AwaitsFulfilment(args->callback, args->buffer);
   });
 }
@@ -436,8 +436,8 @@ Error* Bitcast(TrackedPlugin& tracked, const Caller& caller, BufferBitcastArgs* 
     const bool enabled = tracked.profiler.enabled();
     if (!enabled && !tracked.records.Holds(args->buffer)) return;
     tracked.records.CreatedAlias(
-        caller, client, args->result, args->buffer,
-        enabled ? tracked.plugin.Describe(client, args->result, nullptr, nullptr) : PjrtMemory());
+        caller, client, args->result,
+        enabled ? tracked.plugin.Describe(client, args->result, nullptr, nullptr) : PjrtMemory(), args->buffer);
   });
 }
 Error* DonateWithControlDependency(TrackedPlugin& tracked, const Caller& caller,

@@ -202,7 +202,7 @@ absl::Status Recorder::Open(File* file, bool must_be_new) {
 absl::Status Recorder::Begin(bool must_be_new) {
   file_ = std::make_unique<File>(profiler_);
   if (absl::Status status = Open(file_.get(), must_be_new); !status.ok()) return status;
-  // If the path is a symbolic link, the files of the recording lie where the link leads.
+  // The later files of the recording lie beside this one, also if the working directory or a link in the path changes.
   if (char* const real = realpath(path_.c_str(), nullptr); real != nullptr) {
     const std::unique_ptr<char, decltype(&std::free)> owned(real, &std::free);
     path_ = real;

@@ -4,13 +4,14 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <cstring>
-#include <map>
 #include <mutex>
 #include <new>
 #include <set>
 
 #include "tests/support/fake_cudart/fake_cuda.h"
+
+extern "C" int cuStreamBeginCapture_v2(void* stream, int mode);
+extern "C" int cuStreamEndCapture(void* stream, void** graph);
 
 namespace {
 
@@ -30,11 +31,9 @@ size_t RoundUpToPitch(size_t width) { return (width + kPitchAlignment - 1) / kPi
 
 // The object behind an opaque handle. Device and kind of its memory are those of its model block.
 struct Object {
-  char sort = 0;  // 'a'rray, 'm'ipmapped array, 'p'ool, 's'tream, 'e'xternal memory
+  char sort = 0;  // 'p'ool, 's'tream
   int device = 0;
   fake_cuda_kind kind = FAKE_CUDA_STREAM_ORDERED;
-  bool capturing = false;
-  size_t bytes = 0;
 };
 
 Object* NewObject(char sort) {
@@ -138,42 +137,9 @@ cudaError_t FreeOnStream(void* ptr, cudaStream_t stream) {
 }
 
 cudaError_t IsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  const Object* object = Find(stream, 's');
-  *status = object != nullptr && object->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  *status = fake_cuda_is_capturing(stream) != 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
-
-// One opening of another process's memory: every open of the same handle gives the same address.
-struct Openings {
-  std::mutex mutex;
-  std::map<void*, void*> address_of;  // exported address -> opened address
-  std::map<void*, int> count_of;      // opened address -> openings
-};
-
-Openings& TheOpenings() {
-  static auto* openings = new Openings;
-  return *openings;
-}
-
-// Removes the openings whose memory a reset of a device has removed.
-void RemoveLostOpenings() {
-  Openings& openings = TheOpenings();
-  std::lock_guard<std::mutex> lock(openings.mutex);
-  for (auto entry = openings.address_of.begin(); entry != openings.address_of.end();) {
-    fake_cuda_block block;
-    if (fake_cuda_find(entry->second, &block) != 0) {
-      ++entry;
-      continue;
-    }
-    openings.count_of.erase(entry->second);
-    entry = openings.address_of.erase(entry);
-  }
-}
-
-struct SharedMemory {
-  void* ptr;
-  size_t bytes;
-};
 
 }  // namespace
 
@@ -210,7 +176,6 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceReset(void) {
   FAKE_CUDA_ENTER();
   fake_cuda_reset_device(current_device);
-  RemoveLostOpenings();
   return cudaSuccess;
 }
 
@@ -325,45 +290,6 @@ cudaError_t cudaHostUnregister(void* ptr) {
   return fake_cuda_release(ptr, Bit(FAKE_CUDA_REGISTERED)) != 0 ? cudaSuccess : Fail(cudaErrorHostMemoryNotRegistered);
 }
 
-// --- Arrays. ---
-
-cudaError_t cudaMallocArray(cudaArray_t* array, const cudaChannelFormatDesc* format, size_t width, size_t,
-                            unsigned int) {
-  FAKE_CUDA_ENTER();
-  if (array == nullptr || format == nullptr || width == 0) return Fail(cudaErrorInvalidValue);
-  fake_cuda_use_device(current_device);
-  *array = reinterpret_cast<cudaArray_t>(NewObject('a'));
-  return cudaSuccess;
-}
-
-cudaError_t cudaMalloc3DArray(cudaArray_t* array, const cudaChannelFormatDesc* format, cudaExtent extent,
-                              unsigned int) {
-  FAKE_CUDA_ENTER();
-  if (array == nullptr || format == nullptr || extent.width == 0) return Fail(cudaErrorInvalidValue);
-  fake_cuda_use_device(current_device);
-  *array = reinterpret_cast<cudaArray_t>(NewObject('a'));
-  return cudaSuccess;
-}
-
-cudaError_t cudaFreeArray(cudaArray_t array) {
-  FAKE_CUDA_ENTER();
-  return array == nullptr ? cudaSuccess : Destroy(Find(array, 'a'));
-}
-
-cudaError_t cudaMallocMipmappedArray(cudaMipmappedArray_t* array, const cudaChannelFormatDesc* format,
-                                     cudaExtent extent, unsigned int, unsigned int) {
-  FAKE_CUDA_ENTER();
-  if (array == nullptr || format == nullptr || extent.width == 0) return Fail(cudaErrorInvalidValue);
-  fake_cuda_use_device(current_device);
-  *array = reinterpret_cast<cudaMipmappedArray_t>(NewObject('m'));
-  return cudaSuccess;
-}
-
-cudaError_t cudaFreeMipmappedArray(cudaMipmappedArray_t array) {
-  FAKE_CUDA_ENTER();
-  return array == nullptr ? cudaSuccess : Destroy(Find(array, 'm'));
-}
-
 // --- Streams and pools. ---
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
@@ -415,21 +341,16 @@ cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
   return cudaSuccess;
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
   FAKE_CUDA_ENTER();
-  Object* object = Find(stream, 's');
-  if (object == nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
-  object->capturing = true;
-  return cudaSuccess;
+  if (Find(stream, 's') == nullptr) return Fail(cudaErrorStreamCaptureUnsupported);
+  return static_cast<cudaError_t>(cuStreamBeginCapture_v2(stream, mode));
 }
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   FAKE_CUDA_ENTER();
-  Object* object = Find(stream, 's');
-  if (object == nullptr) return Fail(cudaErrorInvalidResourceHandle);
-  object->capturing = false;
-  *graph = nullptr;
-  return cudaSuccess;
+  if (Find(stream, 's') == nullptr) return Fail(cudaErrorInvalidResourceHandle);
+  return static_cast<cudaError_t>(cuStreamEndCapture(stream, reinterpret_cast<void**>(graph)));
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
@@ -501,23 +422,6 @@ cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   return Destroy(Find(pool, 'p'));
 }
 
-cudaError_t cudaMemPoolExportPointer(cudaMemPoolPtrExportData* data, void* ptr) {
-  FAKE_CUDA_ENTER();
-  fake_cuda_block block;
-  if (fake_cuda_find(ptr, &block) == 0) return Fail(cudaErrorInvalidValue);
-  const SharedMemory shared = {ptr, block.bytes};
-  memcpy(data, &shared, sizeof(shared));
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemPoolImportPointer(void** ptr, cudaMemPool_t pool, cudaMemPoolPtrExportData* data) {
-  FAKE_CUDA_ENTER();
-  if (Find(pool, 'p') == nullptr || data == nullptr) return Fail(cudaErrorInvalidValue);
-  SharedMemory shared;
-  memcpy(&shared, data, sizeof(shared));
-  return Allocate(current_device, shared.bytes, FAKE_CUDA_IMPORTED, ptr);
-}
-
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
   FAKE_CUDA_ENTER();
   *attributes = {};
@@ -531,82 +435,4 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// --- Memory of others. ---
-
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* ptr) {
-  FAKE_CUDA_ENTER();
-  fake_cuda_block block;
-  if (fake_cuda_find(ptr, &block) == 0) return Fail(cudaErrorInvalidValue);
-  const SharedMemory shared = {reinterpret_cast<void*>(block.base), block.bytes};
-  memcpy(handle, &shared, sizeof(shared));
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcOpenMemHandle(void** ptr, cudaIpcMemHandle_t handle, unsigned int) {
-  FAKE_CUDA_ENTER();
-  SharedMemory shared;
-  memcpy(&shared, &handle, sizeof(shared));
-  Openings& openings = TheOpenings();
-  std::lock_guard<std::mutex> lock(openings.mutex);
-  const auto opened = openings.address_of.find(shared.ptr);
-  if (opened != openings.address_of.end()) {
-    ++openings.count_of[opened->second];
-    *ptr = opened->second;
-    return cudaSuccess;
-  }
-  const cudaError_t error = Allocate(current_device, shared.bytes, FAKE_CUDA_SHARED, ptr);
-  if (error != cudaSuccess) return error;
-  openings.address_of[shared.ptr] = *ptr;
-  openings.count_of[*ptr] = 1;
-  return cudaSuccess;
-}
-
-cudaError_t cudaIpcCloseMemHandle(void* ptr) {
-  FAKE_CUDA_ENTER();
-  Openings& openings = TheOpenings();
-  std::lock_guard<std::mutex> lock(openings.mutex);
-  const auto count = openings.count_of.find(ptr);
-  if (count == openings.count_of.end()) return Fail(cudaErrorInvalidValue);
-  if (--count->second > 0) return cudaSuccess;
-  openings.count_of.erase(count);
-  for (auto entry = openings.address_of.begin(); entry != openings.address_of.end(); ++entry) {
-    if (entry->second != ptr) continue;
-    openings.address_of.erase(entry);
-    break;
-  }
-  return Release(ptr, Bit(FAKE_CUDA_SHARED));
-}
-
-cudaError_t cudaImportExternalMemory(cudaExternalMemory_t* memory, const cudaExternalMemoryHandleDesc* description) {
-  FAKE_CUDA_ENTER();
-  if (memory == nullptr || description == nullptr) return Fail(cudaErrorInvalidValue);
-  fake_cuda_use_device(current_device);
-  Object* object = NewObject('e');
-  object->bytes = description->size;
-  *memory = reinterpret_cast<cudaExternalMemory_t>(object);
-  return cudaSuccess;
-}
-
-cudaError_t cudaExternalMemoryGetMappedBuffer(void** ptr, cudaExternalMemory_t memory,
-                                              const cudaExternalMemoryBufferDesc* description) {
-  FAKE_CUDA_ENTER();
-  const Object* object = Find(memory, 'e');
-  if (object == nullptr || description == nullptr || description->size > object->bytes) {
-    return Fail(cudaErrorInvalidValue);
-  }
-  return Allocate(current_device, description->size, FAKE_CUDA_IMPORTED, ptr);
-}
-
-cudaError_t cudaExternalMemoryGetMappedMipmappedArray(cudaMipmappedArray_t* array, cudaExternalMemory_t memory,
-                                                      const cudaExternalMemoryMipmappedArrayDesc* description) {
-  FAKE_CUDA_ENTER();
-  if (Find(memory, 'e') == nullptr || description == nullptr) return Fail(cudaErrorInvalidValue);
-  *array = reinterpret_cast<cudaMipmappedArray_t>(NewObject('m'));
-  return cudaSuccess;
-}
-
-cudaError_t cudaDestroyExternalMemory(cudaExternalMemory_t memory) {
-  FAKE_CUDA_ENTER();
-  return Destroy(Find(memory, 'e'));
-}
-}
+}  // extern "C"

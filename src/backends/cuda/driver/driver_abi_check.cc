@@ -89,6 +89,9 @@ static_assert(offsetof(Array3dDescriptor, depth) == offsetof(CUDA_ARRAY3D_DESCRI
 static_assert(offsetof(Array3dDescriptor, format) == offsetof(CUDA_ARRAY3D_DESCRIPTOR, Format));
 static_assert(offsetof(Array3dDescriptor, flags) == offsetof(CUDA_ARRAY3D_DESCRIPTOR, Flags));
 
+static_assert(kArrayLayered == CUDA_ARRAY3D_LAYERED && kArrayCubemap == CUDA_ARRAY3D_CUBEMAP);
+static_assert(kArraySparse == CUDA_ARRAY3D_SPARSE && kArrayDeferredMapping == CUDA_ARRAY3D_DEFERRED_MAPPING);
+
 static_assert(sizeof(IpcMemHandle) == sizeof(CUipcMemHandle));
 static_assert(offsetof(ExternalMemoryHandleDesc, size) == offsetof(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, size));
 

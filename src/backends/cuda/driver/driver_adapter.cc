@@ -38,11 +38,9 @@ void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, c
 
 void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
                                     const CudaDriverStream& stream) {
-  const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
-  const int device = pointer.device >= 0 ? pointer.device : queries_.CurrentDevice();
-  Attributes attributes{queries_.Device(device), pointer.kind, queries_.StreamOrderedAllocator()};
   const CudaDriverQueries::Capture capture = queries_.CaptureOf(stream);
-  if (capture.active) attributes.kind = MemoryKind::kGraph;
+  const Attributes attributes =
+      StreamOrderedAttributes(queries_, reinterpret_cast<const void*>(address), capture.active);
   if (capture.graph != nullptr) {
     graphs_.AllocNodeMade(caller, capture.graph, BufferId(address), bytes, attributes);
     return;
@@ -113,7 +111,7 @@ bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
 
 bool CudaDriverAdapter::EndContext(const void* context) {
   if (!contexts_.End(context)) return false;
-  shared_.RemoveContext(profiler_, context);
+  shared_.RemoveContext(context);
   CudaDriverRanges::Changed();
   return true;
 }

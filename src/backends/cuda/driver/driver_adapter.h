@@ -3,7 +3,7 @@
 // callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
 //
 // Not in this file: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
-// (adapter.h).
+// (driver_sizes.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
 
@@ -24,18 +24,6 @@
 #include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal {
-
-// Returns the estimated bytes of an array that the driver has created: see CudaArrayBytes.
-inline size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& d) {
-  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, 0, 0});
-}
-inline size_t CudaDriverArrayBytes(const cuda_driver::Array3dDescriptor& d) {
-  return CudaArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags});
-}
-inline size_t CudaDriverMipmappedArrayBytes(const cuda_driver::Array3dDescriptor& d, unsigned levels) {
-  return CudaMipmappedArrayBytes(CudaDriverTexelBlock(d.format, d.channels), {d.width, d.height, d.depth, d.flags},
-                                 levels);
-}
 
 struct CudaDriverStream {
   void* stream = nullptr;
@@ -75,6 +63,13 @@ class CudaDriverQueries {
   virtual void Unmaps(uint64_t /*address*/, size_t /*bytes*/) {}
 };
 
+// Returns the attributes of stream-ordered memory at `address`.
+inline Attributes StreamOrderedAttributes(CudaDriverQueries& driver, const void* address, bool is_captured) {
+  const CudaDriverQueries::Pointer pointer = driver.DescribePointer(address);
+  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
+  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
+}
+
 class CudaDriverAdapter {
  public:
   // How often a tracked call looks for an instant without other calls: see CudaMemoryFromBefore::Measure.
@@ -85,6 +80,7 @@ class CudaDriverAdapter {
         queries_(queries),
         physical_(profiler),
         graphs_(profiler),
+        shared_(profiler),
         contexts_(profiler),
         from_before_(profiler) {}
 
@@ -236,8 +232,8 @@ class CudaDriverAdapter {
   }
   template <typename Call>
   int CloseShared(const Call& call, cuda_driver::CUdeviceptr address) {
-    const int result =
-        shared_.Close(profiler_, reinterpret_cast<const void*>(address), int{cuda_driver::kSuccess}, call);
+    const int result = TakeThenCall(profiler_, int{cuda_driver::kSuccess}, call,
+                                    [&] { return shared_.Close(reinterpret_cast<const void*>(address)); });
     CudaDriverRanges::Changed();
     return result;
   }

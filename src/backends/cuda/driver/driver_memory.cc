@@ -8,7 +8,6 @@
 #include <set>
 
 #include "src/backends/cuda/driver/driver_ranges.h"
-#include "src/backends/cuda/shared/adapter.h"
 #include "src/base/spin_lock.h"
 #include "src/base/try_run.h"
 
@@ -225,6 +224,62 @@ int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
     id = live.has_value() ? std::next(id) : launched_.erase(id);
   }
   return bytes;
+}
+
+bool SharedOpenings::IsFirst(const void* address, DeviceId device, const void* context) {
+  MutexLock lock(mutex_);
+  Opening& opening = openings_[address];
+  opening.device = device;
+  opening.context = context;
+  return ++opening.count == 1;
+}
+
+void SharedOpenings::OpenUnrecorded(const void* address, const void* context) {
+  MutexLock lock(mutex_);
+  Opening& opening = openings_[address];
+  opening.context = context;
+  ++opening.count;
+}
+
+bool SharedOpenings::Close(const void* address) {
+  MutexLock lock(mutex_);
+  const auto found = openings_.find(address);
+  if (found != openings_.end()) {
+    if (--found->second.count > 0) return false;
+    openings_.erase(found);
+  }
+  return profiler_.RecordFree(address).has_value();
+}
+
+void SharedOpenings::RemoveDevice(DeviceId device) {
+  MutexLock lock(mutex_);
+  for (auto one = openings_.begin(); one != openings_.end();) {
+    const bool ends = one->second.device == device && one->second.context == nullptr;
+    one = ends ? openings_.erase(one) : std::next(one);
+  }
+}
+
+void SharedOpenings::RemoveContext(const void* context) {
+  MutexLock lock(mutex_);
+  for (auto one = openings_.begin(); one != openings_.end();) {
+    const bool ends = one->second.context == context;
+    if (ends) profiler_.RecordFree(one->first);
+    one = ends ? openings_.erase(one) : std::next(one);
+  }
+}
+
+std::vector<BufferId> SharedOpenings::OfContexts() const {
+  std::vector<BufferId> ids;
+  MutexLock lock(mutex_);
+  for (const auto& [address, opening] : openings_) {
+    if (opening.context != nullptr) ids.push_back(address);
+  }
+  return ids;
+}
+
+void SharedOpenings::Clear() {
+  MutexLock lock(mutex_);
+  openings_.clear();
 }
 
 void CudaContexts::Created(const void* handle) {

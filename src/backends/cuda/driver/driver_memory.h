@@ -1,7 +1,8 @@
 // Tables for memory of the driver that is not simply one address range with one owner: physical memory with its handles
-// and mappings, memory of graphs, buffers that end with a context, and pools. All functions are thread-safe.
+// and mappings, memory of graphs, memory of other processes, buffers that end with a context, and pools. All functions
+// are thread-safe. Also the ids of memory that has a handle instead of an address.
 //
-// Not in this file: the calls (driver_adapter.h), sizes and shared openings (adapter.h).
+// Not in this file: the calls (driver_adapter.h), sizes (driver_sizes.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
 
@@ -24,6 +25,21 @@
 #include "src/base/mutex.h"
 
 namespace hbmprof::internal {
+
+// The ids of handles that are not device addresses. The id of a null handle is null.
+inline BufferId CudaHandleId(NameSpace name_space, const void* handle) {
+  return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
+}
+inline BufferId CudaArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaArray, array); }
+inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaMipmappedArray, array); }
+inline BufferId CudaExternalMemoryId(const void* memory) {
+  return CudaHandleId(NameSpace::kCudaExternalMemory, memory);
+}
+// The id of physical memory. `number` is chosen by hbmprof and is not the driver's handle, because the driver can reuse
+// the value of a handle while its memory is still live.
+inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(NameSpace::kCudaPhysical, number); }
+inline BufferId CudaModuleId(const void* module) { return CudaHandleId(NameSpace::kCudaModule, module); }
+inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(NameSpace::kCudaLibrary, library); }
 
 // Physical memory (cuMemCreate). It counts from its creation until its last handle is released and its last mapping is
 // unmapped. The driver can reuse the value of a released handle while its memory is still mapped.
@@ -144,6 +160,54 @@ class CudaGraphMemory {
   Mutex mutex_;
   std::map<Graph, Nodes> graphs_ ABSL_GUARDED_BY(mutex_);
   std::unordered_set<uint64_t> launched_ ABSL_GUARDED_BY(mutex_);  // ids in use, and some that have ended
+};
+
+// Memory that can be opened several times. CUDA returns the same address for the same shared handle and unmaps it at
+// the last close, so only the first opening is an allocation and only the last close is a free. Openings and closes are
+// counted also while recording is off.
+class SharedOpenings {
+  struct Opening {
+    int64_t count = 0;
+    DeviceId device = kDefaultDevice;
+    const void* context = nullptr;
+  };
+
+ public:
+  explicit SharedOpenings(Profiler& profiler) : profiler_(profiler) {}
+
+  // After `address` was opened on `device`: calls `record()` if it was not open before. No lock is held during
+  // `record()`. The last close cannot come earlier, because the program cannot close the memory before its opening call
+  // has returned. `context`: the context that the opening ends with; null if it ends with a reset of the device.
+  template <typename Record>
+  void Open(const void* address, DeviceId device, const Record& record, const void* context = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (IsFirst(address, device, context)) record();
+  }
+
+  // Counts an opening while recording is off. Makes no record. The device is not known.
+  void OpenUnrecorded(const void* address, const void* context = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call before one opening is closed. The last close removes the record. The close of an unknown address counts as a
+  // foreign free. Returns whether a record ended.
+  bool Close(const void* address) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Removes the openings on a device, except those of contexts. Does not change records.
+  void RemoveDevice(DeviceId device) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call before a context is destroyed: removes its openings and their records.
+  void RemoveContext(const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the records of all openings of contexts.
+  std::vector<BufferId> OfContexts() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Removes all openings. Does not change records.
+  void Clear() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  bool IsFirst(const void* address, DeviceId device, const void* context) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  Profiler& profiler_;
+  // Also held while a record is removed, so that the count of openings does not change meanwhile. Otherwise the record
+  // could be that of another thread's opening.
+  mutable Mutex mutex_;
+  std::map<const void*, Opening> openings_ ABSL_GUARDED_BY(mutex_);
 };
 
 // The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a

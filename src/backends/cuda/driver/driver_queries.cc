@@ -146,9 +146,22 @@ DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
 
 const DeviceDriver kDriver = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }, &FactsOf};
 
-DeviceProbe ProbeWithBaseline(int ordinal, DeviceId device, const CudaAdapterQueries& adapter) {
-  DeviceProbe probe = ProbeCudaDevice(ordinal, device, adapter);
-  const Baseline& baseline = baselines[static_cast<int>(device)];
+DeviceProbe ProbeDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adapter) {
+  DeviceProbe probe;
+  CUdevice device = 0;
+  if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
+  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
+  // the program's last release of it, or it would be created again.
+  const bool is_integrated = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  if (CurrentDevice() == device) AddContextFigures(is_integrated, probe);
+  size_t total = 0;
+  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
+      query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
+    probe.bytes_limit = static_cast<int64_t>(total);
+  }
+  AddNvmlFigures(device, is_integrated, probe);
+  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
+  const Baseline& baseline = baselines[static_cast<int>(id)];
   if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
   return probe;
 }
@@ -172,7 +185,7 @@ DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
   const ReentryGuard guard;
   if (guard.entered()) {
     device_driver.store(&kDriver);
-    profiler.SetDeviceProbe(device, [=] { return ProbeWithBaseline(ordinal, device, adapter); });
+    profiler.SetDeviceProbe(device, [=] { return ProbeDevice(ordinal, device, adapter); });
     known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
   }
   return device;
@@ -186,32 +199,6 @@ AllocatorId CudaStreamOrderedAllocator() {
     known.store(allocator, std::memory_order_relaxed);
   }
   return AllocatorId{static_cast<uint8_t>(allocator)};
-}
-
-DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adapter) {
-  DeviceProbe probe;
-  CUdevice device = 0;
-  if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
-  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
-  // the program's last release of it, or it would be created again.
-  const bool is_integrated = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
-  if (CurrentDevice() == device) AddContextFigures(is_integrated, probe);
-  size_t total = 0;
-  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
-      query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
-    probe.bytes_limit = static_cast<int64_t>(total);
-  }
-  AddNvmlFigures(device, is_integrated, probe);
-  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
-  return probe;
-}
-
-size_t CudaAddressRangeBytes(const void* ptr) {
-  CUdeviceptr base = 0;
-  size_t bytes = 0;
-  const bool is_known =
-      CurrentContext() != nullptr && query::cuMemGetAddressRange_v2(&base, &bytes, Address(ptr)) == kSuccess;
-  return is_known ? bytes : 0;
 }
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
@@ -235,7 +222,13 @@ CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* addr
   return pointer;
 }
 
-size_t CudaDriverInProcess::AddressRangeBytes(const void* address) { return CudaAddressRangeBytes(address); }
+size_t CudaDriverInProcess::AddressRangeBytes(const void* address) {
+  CUdeviceptr base = 0;
+  size_t bytes = 0;
+  const bool is_known = internal::CurrentContext() != nullptr &&
+                        query::cuMemGetAddressRange_v2(&base, &bytes, Address(address)) == kSuccess;
+  return is_known ? bytes : 0;
+}
 
 CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
   const auto kLegacyStream = reinterpret_cast<void*>(1);

@@ -2,7 +2,7 @@
 // (driver_table.h). Nothing here creates a context, changes the current context of a thread of the program, or changes
 // the runtime's last-error state. Everything here is thread-safe.
 //
-// Not in this file: queries to the runtime (queries.h), recording (adapter.h, driver_adapter.h).
+// Not in this file: recording (adapter.h, driver_adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
 
@@ -31,24 +31,18 @@ struct CudaAdapterQueries {
   std::function<int64_t(DeviceId id)> graph_bytes;
 };
 
-// Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". The first
-// call for a device sets ProbeCudaDevice with `adapter` as its probe. Call it only if the device is in use: after a
-// call that allocates on it, even if that call has failed.
-DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
-
-// Returns the allocator of Profiler::Default() that labels stream-ordered memory.
-AllocatorId CudaStreamOrderedAllocator();
-
-// Returns the size in bytes of the driver's allocation that contains `ptr`; 0 if the driver does not report it.
-size_t CudaAddressRangeBytes(const void* ptr);
-
-// Returns what the driver and NVML report about a device:
+// Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". Call it
+// only if the device is in use: after a call that allocates on it, even if that call has failed. The first call for a
+// device sets its probe, which returns what the driver and NVML report about it:
 //   - its size and its UUID, and the processes that have memory of it (NVML);
 //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
 //     is the calling thread's current one. Not the latter for an integrated device: they are those of the whole host;
 //   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
-// Unknown values stay unset. `id` is passed to `adapter`. Never retains a context.
-DeviceProbe ProbeCudaDevice(int ordinal, DeviceId id = kDefaultDevice, const CudaAdapterQueries& adapter = {});
+// Unknown values stay unset. The probe never retains a context.
+DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
+
+// Returns the allocator of Profiler::Default() that labels stream-ordered memory.
+AllocatorId CudaStreamOrderedAllocator();
 
 // Queries the process's driver, for an adapter that records into Profiler::Default().
 class CudaDriverInProcess : public CudaDriverQueries {

@@ -3,12 +3,10 @@
 #include <dlfcn.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 
 #include "hbmprof/out_of_memory.h"
 #include "src/backends/cuda/driver/driver_queries.h"
-#include "src/backends/cuda/shared/made_tracker.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
@@ -34,19 +32,15 @@ bool IsInjected() {
 
 }  // namespace
 
-CudaLinkedCalls* CudaLinkedCalls::Instance() {
-  if (!BeginEvent()) return nullptr;
-  static MadeTracker<CudaLinkedCalls> made;
-  return made.Get([] {
-    Profiler::Default();
-    return MakeInsideTracker([] { return std::make_unique<CudaLinkedCalls>(); });
-  });
+Profiler* LinkedProfiler() {
+  Profiler* profiler = nullptr;
+  return BeginEvent() && TryRun([&] { profiler = &Profiler::Default(); }) ? profiler : nullptr;
 }
 
-void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind) {
-  if (IsOff() || IsInjected()) return;
-  const ScopedCaller scope(caller);
+void ReportCudaOutOfMemory(const char* call, size_t bytes, MemoryKind kind) {
+  if (IsInjected()) return;
   const bool is_reported = TryRun([&] {
+    const int ordinal = CudaDriverInProcess().CurrentDevice();
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});

@@ -1,29 +1,45 @@
-// The profiler and the tables that the tracked forms of the runtime's calls share.
+// What the tracked forms of the runtime's calls share. They query the driver, so no query changes the runtime's last
+// error.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_RUNTIME_LINKED_CALLS_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_RUNTIME_LINKED_CALLS_H_
+
+#include <cuda_runtime_api.h>
 
 #include <cstddef>
 
 #include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/shared/adapter.h"
 
 namespace hbmprof::internal {
 
-// Never destroyed, because handles can be closed during static destruction.
-struct CudaLinkedCalls {
-  Profiler& profiler = Profiler::Default();
-  SharedOpenings ipc_openings;
+// Returns Profiler::Default(); null in a process that is off, or if the host has no memory for the profiler.
+Profiler* LinkedProfiler();
 
-  // Returns the one instance, which is made at the first use. Returns null if the host has no memory for it; see
-  // MadeTracker.
-  static CudaLinkedCalls* Instance();
-};
+// Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the current device. Does
+// nothing if the injected library is in this process, because that library has already reported the driver's call.
+void ReportCudaOutOfMemory(const char* call, size_t bytes, MemoryKind kind);
 
-// Reports a call by `caller` that has failed because there is no memory (hbmprof/out_of_memory.h), on the device
-// `ordinal`; -1: the device is not known. Does nothing if the injected library is in this process, because that library
-// has already reported the driver's call.
-void ReportCudaOutOfMemory(const Caller& caller, const char* call, size_t bytes, int ordinal, MemoryKind kind);
+// Tracks a call of the runtime's function `name` that requests `bytes` bytes of this kind: see AllocateAndRecord.
+// Reports it if it fails for lack of memory.
+template <typename Call, typename Describe, typename AttributesOf>
+cudaError_t TrackAllocation(const Caller& caller, const char* name, size_t bytes, MemoryKind kind, const Call& call,
+                            const Describe& describe, const AttributesOf& attributes) {
+  const ScopedCaller scope(caller);
+  Profiler* const profiler = LinkedProfiler();
+  if (profiler == nullptr) return call();
+  const cudaError_t result = AllocateAndRecord(*profiler, caller, cudaSuccess, call, describe, attributes);
+  if (result == cudaErrorMemoryAllocation) ReportCudaOutOfMemory(name, bytes, kind);
+  return result;
+}
+
+// Tracks a call that frees `ptr`: see RemoveAndFree.
+template <typename Call>
+cudaError_t TrackFree(void* ptr, const Call& call) {
+  Profiler* const profiler = LinkedProfiler();
+  return profiler == nullptr ? call() : RemoveAndFree(*profiler, ptr, cudaSuccess, call);
+}
 
 }  // namespace hbmprof::internal
 

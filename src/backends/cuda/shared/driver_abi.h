@@ -82,6 +82,12 @@ struct Array3dDescriptor {
   unsigned flags;
 };
 
+// Flags of Array3dDescriptor.
+inline constexpr unsigned kArrayLayered = 0x01;
+inline constexpr unsigned kArrayCubemap = 0x04;
+inline constexpr unsigned kArraySparse = 0x40;
+inline constexpr unsigned kArrayDeferredMapping = 0x80;
+
 struct IpcMemHandle {
   char reserved[64];
 };

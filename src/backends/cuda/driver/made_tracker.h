@@ -1,6 +1,6 @@
 // MadeTracker: the object that wrapped calls record with. The first call for which the host has memory makes it.
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_SHARED_MADE_TRACKER_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_SHARED_MADE_TRACKER_H_
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MADE_TRACKER_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MADE_TRACKER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -49,4 +49,4 @@ class MadeTracker {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_SHARED_MADE_TRACKER_H_
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MADE_TRACKER_H_

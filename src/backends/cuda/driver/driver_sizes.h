@@ -1,0 +1,22 @@
+// The sizes of arrays, which CUDA does not report. They are estimates without the device's padding, and saturate at
+// SIZE_MAX.
+#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SIZES_H_
+#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SIZES_H_
+
+#include <cstddef>
+
+#include "src/backends/cuda/shared/driver_abi.h"
+
+namespace hbmprof::internal {
+
+// Return the bytes of an array: 0 for sparse and deferred-mapping arrays, which own no memory, and for a format that is
+// not known here.
+size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& array);
+size_t CudaDriverArrayBytes(const cuda_driver::Array3dDescriptor& array);
+// Returns the bytes of a mipmapped array of `levels` levels. As in CUDA, the number of levels is clamped to the range 1
+// to 1 + floor(log2(largest dimension)). Layers and faces do not shrink from level to level.
+size_t CudaDriverMipmappedArrayBytes(const cuda_driver::Array3dDescriptor& array, unsigned levels);
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_SIZES_H_
