@@ -4,12 +4,23 @@
 # same program alone, and with PyTorch's own history. Each cell has the fastest and the median processor time of
 # interleaved processes.
 #
-# usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]    BUILD: a build folder (default build/release)
-#        FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks)
-# environment: ROUNDS=5
+# usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]
+#
+# BUILD: a build folder with the targets hbmprof_tool, hbmprof_inject_cuda, fake_cuda_calls and fake_nvml (default
+# build/release). FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks).
+# environment: ROUNDS: how often each program runs, at least 1 (default 5). A round takes about a minute.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-exec env PYTHONPATH=tests/frameworks python3 - "${1:-build/release}" "${2:-build/frameworks}" "${ROUNDS:-5}" <<'PYTHON'
+build=${1:-build/release} frameworks=${2:-build/frameworks} rounds=${ROUNDS:-5}
+die() { echo "error: $*" >&2; exit 1; }
+[[ $# -le 2 ]] || die "$# arguments; usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]"
+[[ $rounds =~ ^[1-9][0-9]*$ ]] || die "ROUNDS='$rounds' is not a number of at least 1"
+for file in src/tool/hbmprof src/inject/libhbmprof_cuda.so tests/support/fake_cudart/{cuda_calls,nvml}; do
+  [[ -e $build/$file ]] || die "no $build/$file: cmake --build $build" \
+    "--target hbmprof_tool hbmprof_inject_cuda fake_cuda_calls fake_nvml"
+done
+[[ -e $frameworks/torch/site-packages ]] || die "no $frameworks/torch/site-packages: scripts/test.sh frameworks"
+exec env PYTHONPATH=tests/frameworks python3 - "$build" "$frameworks" "$rounds" <<'PYTHON'
 import pathlib
 import statistics
 import subprocess

@@ -4,6 +4,7 @@
 """
 
 import re
+import sys
 import threading
 
 import hbmprof
@@ -11,14 +12,19 @@ import hbmprof
 __all__ = ["Watch", "watch"]
 
 _FORWARD, _BACKWARD, _LINE, _STEP = range(4)
-_METADATA = "hbmprof"  # the keys under which a node of the autograd graph is marked
+# The keys under which a node of the autograd graph has the Watch that labels its module, and its line.
+_METADATA = "hbmprof"
 _LINES = "hbmprof line"
 _MOST_DEPTH = 32
 _MOST_TENSORS = 1000  # of an output or of the inputs; the others are not looked at
 
 
 class _Scopes(threading.local):
-    """The scopes of a thread that are open, innermost last: (kind, what has begun it, number of tags, module path)."""
+    """The scopes of a thread that are open, innermost last: (kind, what has begun it, number of tags, what else is known).
+
+    The last is the module's path; of _BACKWARD and _LINE, which the number of their backward pass has begun, the id of
+    the frame that runs this pass, 0 in a thread of PyTorch's own.
+    """
 
     def __init__(self):
         self.open = []
@@ -37,6 +43,14 @@ def _tensors(value, found, tensor_type, depth=0):
             _tensors(one, found, tensor_type, depth + 1)
     elif isinstance(value, dict):
         _tensors(tuple(value.values()), found, tensor_type, depth + 1)
+
+
+def _caller():
+    """Returns the innermost Python frame outside of this file; None if PyTorch's own thread has called it."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame
 
 
 def _line_of(node, folder):
@@ -117,17 +131,37 @@ def watch(model, optimizer=None, *, name=""):
                 close_until(index)
                 return
 
+    def waits(frame_id):
+        """Returns whether a backward pass that this frame runs waits for the one that runs now, which one of its nodes has
+        begun (reentrant checkpointing does that)."""
+        frame = _caller()
+        if graph_task() == -1 or frame is None:
+            return False
+        if frame_id == 0:
+            return True
+        while (frame := frame.f_back) is not None:
+            if id(frame) == frame_id:
+                return True
+        return False
+
     def close_ended_backward():
         """Ends the scopes of a backward pass that an exception has ended."""
-        while scopes.open and scopes.open[-1][0] in (_BACKWARD, _LINE) and scopes.open[-1][1] != graph_task():
+        while scopes.open and scopes.open[-1][0] in (_BACKWARD, _LINE):
+            _, task, _, frame_id = scopes.open[-1]
+            if task == graph_task() or waits(frame_id):
+                return
             close_until(len(scopes.open) - 1)
+
+    def open_backward(kind, count):
+        """Opens a scope of the backward pass that runs, with the `count` tags that were just pushed."""
+        frame = _caller()
+        scopes.open.append((kind, graph_task(), count, 0 if frame is None else id(frame)))
 
     def begin_backward(path):
         """From now on, what the thread allocates in this backward pass belongs to the module `path`."""
         close_ended_backward()
         task = graph_task()
-        top = scopes.open[-1] if scopes.open else None
-        if top is not None and top[0] == _BACKWARD:
+        if scopes.open and scopes.open[-1][:2] == (_BACKWARD, task):
             pop()
             push(b"module", path)
             return
@@ -136,8 +170,16 @@ def watch(model, optimizer=None, *, name=""):
         push(b"phase", b"backward")
         push(b"category", b"gradients")
         push(b"module", path)
-        scopes.open.append((_BACKWARD, task, 3, path))
+        open_backward(_BACKWARD, 3)
         torch.autograd.Variable._execution_engine.queue_callback(lambda: close(_BACKWARD, task))
+
+    def is_marked(node, key):
+        """Returns whether a Watch that is not removed has marked the node. If not, this one marks it."""
+        watch = node.metadata.get(key)
+        if watch is not None and not watch._is_removed:
+            return True
+        node.metadata[key] = result
+        return False
 
     def mark(value, path):
         """Makes the backward pass begin the module `path` when it reaches the tensors of `value`."""
@@ -145,9 +187,8 @@ def watch(model, optimizer=None, *, name=""):
         _tensors(value, tensors, torch.Tensor)
         for tensor in tensors:
             node = tensor.grad_fn
-            if node is None or _METADATA in node.metadata:
+            if node is None or is_marked(node, _METADATA):
                 continue
-            node.metadata[_METADATA] = True
 
             def begins(_):
                 if not result._is_removed:
@@ -162,9 +203,8 @@ def watch(model, optimizer=None, *, name=""):
         nodes = [tensor.grad_fn for tensor in tensors]
         while nodes:
             node = nodes.pop()
-            if node is None or _LINES in node.metadata:
+            if node is None or is_marked(node, _LINES):
                 continue
-            node.metadata[_LINES] = True
             nodes += [following for following, _ in node.next_functions]
             line = _line_of(node, torch.__path__[0])
             if line is None:
@@ -174,7 +214,7 @@ def watch(model, optimizer=None, *, name=""):
                 close_ended_backward()
                 if not result._is_removed:
                     push(b"forward", line)
-                    scopes.open.append((_LINE, graph_task(), 1, None))
+                    open_backward(_LINE, 1)
 
             node.register_prehook(begins)
             node.register_hook(lambda *_: close(_LINE, graph_task()))

@@ -34,10 +34,11 @@ def register():
     init_device = WorkerWrapperBase.init_device
 
     @functools.wraps(init_device)
-    def init_device_with_phases(self):
+    def init_device_with_phases(self, *args, **kwargs):
         with hbmprof.phase("init"):
-            init_device(self)
+            result = init_device(self, *args, **kwargs)
         _add_phases(self.worker, WORKER)
         _add_phases(getattr(self.worker, "model_runner", None), RUNNER)
+        return result
 
     WorkerWrapperBase.init_device = init_device_with_phases

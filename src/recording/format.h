@@ -29,6 +29,10 @@ inline constexpr size_t kBlockHeaderBytes = 32;
 // Limits of the format.
 inline constexpr uint32_t kMaxBlockBytes = 64u << 20;  // plain or stored
 inline constexpr uint32_t kMaxRunsPerBlock = 4096;
+// Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
+inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
+inline constexpr size_t kRunOverheadBytes = 1280;
+inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
 
 // Returns the bytes of a file header.
 std::string FileHeaderBytes();

@@ -36,13 +36,14 @@ class RecordingWriter {
   absl::Status AddTables(const RecordingTables& tables);
   // `events` are of one shard, whole changes (the last event has is_continued false), in order of their times. If an
   // event is earlier than the previous one or belongs to the same change, the time of the previous event is written for
-  // it. REQUIRES: the events have valid values, and refer to elements that the tables have.
+  // it. REQUIRES: times are not negative, bytes are 0 to kMaxEventBytes, and the events refer to elements that the
+  // tables have. A reader takes anything else for damage.
   absl::Status AddEvents(const RecordedEvent* events, size_t count);
   absl::Status AddSample(const DriverSample& sample);
   absl::Status AddLost(const LostEvents& lost);
   // States that the times of all events that follow are later than `time`, and writes the collected blocks to the file,
   // so they are not lost if the process is killed.
-  // A reader needs memory for all events between two calls of Flush: docs/recording.md has the limit.
+  // REQUIRES: the events since the last call are within kMaxUnflushedBytes, because a reader holds them in memory.
   absl::Status Flush(int64_t time);
   // Writes the end block. A file with this block is complete.
   absl::Status Finish(int64_t end_time);

@@ -1,9 +1,11 @@
 // Profiles at growth and of full devices. Each test runs dump_program.cc.
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
 #include <iterator>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +20,9 @@ using ::hbmprof_test::FilesIn;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Key;
 using ::testing::StartsWith;
 
 class DumpTriggersTest : public ::testing::Test {
@@ -73,6 +77,30 @@ TEST_F(DumpTriggersTest, GrownPeakIsDumped) {
               HasSubstr("the peak of sim:0 has grown to 26.00 MiB: " + Path(program, 1) + "\n"));
   EXPECT_EQ(ViewProfile(Path(program, 1)).Sum("peak_space"), 26 << 20);
   EXPECT_EQ(program.Wait(), 0);
+}
+
+TEST_F(DumpTriggersTest, ProcessEndsWhileAProfileIsWritten) {
+  for (const int signal : {0, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    const std::string directory = NewDirectory();
+    const std::vector<std::string> environment = {"HBMPROF_OUTPUT=" + directory + "/exit.pb.gz", "HBMPROF_DUMP=1",
+                                                  "HBMPROF_OUTPUT_ON_SIGNALS=1"};
+    std::vector<std::string> hanging = environment;
+    hanging.push_back("DUMP_PROGRAM_HANGS=1");
+    RunningProgram program({HBMPROF_DUMP_PROGRAM}, hanging, errors_);
+    program.WriteLine("3");
+    EXPECT_THAT((std::set<std::string>{program.ReadLine(), program.ReadLine()}), ElementsAre("hangs", "held"));
+    EXPECT_EQ(signal == 0 ? 0 : kill(program.pid(), signal), 0);
+    EXPECT_EQ(program.Wait(), signal) << "the status of waitpid";
+    EXPECT_EQ(ViewProfile(directory + "/exit.pb.gz").Sum("inuse_space"), 3 << 20);
+    EXPECT_THAT(FilesIn(directory), ElementsAre(Key(".hbmprof.0.tmp"), Key("exit.pb.gz")));
+
+    // The next process that writes a profile there removes the file that was not finished.
+    RunningProgram next({HBMPROF_DUMP_PROGRAM}, environment, errors_);
+    EXPECT_EQ(next.Wait(), 0);
+    EXPECT_THAT(FilesIn(directory), ElementsAre(Key("exit.pb.gz")));
+  }
+  EXPECT_EQ(Errors(), "");
 }
 
 TEST_F(DumpTriggersTest, ProfileThatCannotBeWrittenIsTriedAgain) {

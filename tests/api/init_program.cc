@@ -1,7 +1,8 @@
 // A program that calls Profiler::InitDefault.
 //
-//   init_program FIELD=VALUE...   calls InitDefault with these fields of DefaultOptions, prints the status, records
-//                                 buffers of 1,000, 2,000 and 3,000 bytes, and prints statistics
+//   init_program FIELD=VALUE...   calls InitDefault with these fields of DefaultOptions (output_mode in octal digits),
+//                                 prints the status, records buffers of 1,000, 2,000 and 3,000 bytes, and prints
+//                                 statistics
 //   init_program late             uses the profiler, then calls InitDefault and prints the status
 //   init_program twice            calls InitDefault twice and prints both statuses
 #include <algorithm>

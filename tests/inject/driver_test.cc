@@ -69,9 +69,9 @@ class DriverTest : public ::testing::TestWithParam<DriverLibrary> {
 
   // Expects that the command does the same with and without the injected library. Returns the number of profiles.
   static int ExpectSame(const std::vector<std::string>& command) {
-    const CommandResult alone = WithoutSegmentationFault([&] { return Run(command); });
+    const CommandResult alone = Repeat(command, [&] { return Run(command); });
     std::string output;
-    const CommandResult injected = WithoutSegmentationFault([&] {
+    const CommandResult injected = Repeat(command, [&] {
       output = NewDirectory();
       return RunInjected(command, output);
     });
@@ -81,12 +81,14 @@ class DriverTest : public ::testing::TestWithParam<DriverLibrary> {
     return static_cast<int>(std::distance(fs::directory_iterator(output), fs::directory_iterator()));
   }
 
-  // NVIDIA's shared runtime of CUDA 12.9 on driver 555 without a device ends with SIGSEGV in up to 34 of 200 runs of
-  // two threads, without hbmprof. So a run that ends in this way is repeated, at most nine times.
+  // NVIDIA's runtime of CUDA 12.9 on driver 555 without a device ends with SIGSEGV in 31 of 120 runs on a loaded
+  // machine, without hbmprof. So such a run is repeated, at most 20 times. No other program may end so, with or without
+  // hbmprof.
   template <typename Function>
-  static CommandResult WithoutSegmentationFault(const Function& run) {
+  static CommandResult Repeat(const std::vector<std::string>& command, const Function& run) {
+    const bool crashes = GetParam().name == "555" && command[0].find("/inject_real_runtime_12") != std::string::npos;
     CommandResult result = run();
-    for (int i = 0; i < 9 && result.exit_code == 128 + SIGSEGV; ++i) result = run();
+    for (int i = 0; i < 20 && crashes && result.exit_code == 128 + SIGSEGV; ++i) result = run();
     return result;
   }
 };
@@ -152,7 +154,7 @@ TEST_P(DriverTest, ProgramsWithTheRealRuntimeDoTheSame) {
       SCOPED_TRACE(program + " " + how);
       ExpectSame({program, how});
     }
-    const CommandResult run = WithoutSegmentationFault([&] { return Run({program}); });
+    const CommandResult run = Repeat({program}, [&] { return Run({program}); });
     EXPECT_THAT(run.out, HasSubstr("cudaMalloc: cudaError"));
     std::printf("%s", run.out.substr(0, run.out.find('\n') + 1).c_str());
   }

@@ -388,7 +388,7 @@ struct FreedByDestructor {
 };
 FreedByDestructor freed_by_destructor;
 
-// Both libraries write a profile at exit, before and after a destructor that frees.
+// The destructor frees after both libraries have written a profile at exit: their exit handlers are younger.
 void Exit() {
   freed_by_destructor.ptr = vendor_allocates(kMiB);
   CHECK_THAT(user_records(freed_by_destructor.ptr, kMiB, {}));

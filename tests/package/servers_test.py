@@ -34,7 +34,7 @@ from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 worker = WorkerWrapperBase()
 worker.init_worker([{}])
-worker.init_device()
+assert worker.init_device(1, device="cuda") == (1, "cuda")
 worker.load_model()
 worker.determine_available_memory()
 worker.initialize_from_config(None)
@@ -92,8 +92,10 @@ class WorkerWrapperBase:
             plugin.load()()
         self.worker = Worker()
 
-    def init_device(self):
+    # Today's has no arguments and returns nothing.
+    def init_device(self, rank, *, device):
         self.worker.init_device()
+        return rank, device
 
     def __getattr__(self, name):
         return getattr(self.worker, name)

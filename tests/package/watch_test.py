@@ -65,6 +65,45 @@ class Layer(torch.nn.Module):
         return Scale.apply(x, self.w, self.size)
 
 
+class Rerun(torch.autograd.Function):
+    """Runs a module again in the backward pass, with a backward pass of its own, as reentrant checkpointing does. Then it
+    allocates `size` bytes."""
+
+    @staticmethod
+    def forward(ctx, x, module, size):
+        ctx.module, ctx.size = module, size
+        ctx.save_for_backward(x)
+        return module(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        again = x.detach().requires_grad_()
+        with torch.enable_grad():
+            output = ctx.module(again)
+        output.backward()
+        allocate(ctx.size)
+        return again.grad * gradient, None, None
+
+
+class Passed(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.size, self.w = size, torch.nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return Scale.apply(x, self.w, self.size)
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self, module, size):
+        super().__init__()
+        self.module, self.size = module, size
+
+    def forward(self, x):
+        return Rerun.apply(x, self.module, self.size)
+
+
 class Block(torch.nn.Module):
     def __init__(self):
         super().__init__()
@@ -209,6 +248,41 @@ gradients = rows("removed.pb.gz", "category")["gradients"]
 output.backward()
 expect("after remove()", rows("removed.pb.gz", "category")["gradients"], gradients)
 unlabelled_after("after remove()")
+
+
+def line_of(module):
+    """The label `forward` of the only line of a module's forward()."""
+    return f"{'/'.join(pathlib.Path(__file__).parts[-2:])}:{type(module).forward.__code__.co_firstlineno + 1}"
+
+
+# A backward pass inside a backward pass; the first time, an exception ends both.
+torch.autograd.set_detect_anomaly(True)
+x = torch.tensor(1.0).requires_grad_()
+checkpointed = Checkpointed(Layer(13), 29)
+with hbmprof.torch.watch(checkpointed, name="rerun"):
+    output = checkpointed(x)
+    checkpointed.module.fails = True
+    try:
+        output.backward(retain_graph=True)
+    except RuntimeError as error:
+        assert "in forward" in str(error), error
+    else:
+        raise SystemExit("no exception")
+    checkpointed.module.fails = False
+    output.backward()
+    unlabelled_after("after a backward pass inside a backward pass")
+found = rows("rerun.pb.gz", "module", "-w", "phase=backward")
+expect("a backward pass inside a backward pass", (found["rerun.module"], found.get("rerun")), (26, 29))
+expect("its lines", rows("rerun.pb.gz", "forward", "-w", "phase=backward").get(line_of(checkpointed)), 26 + 29)
+
+# The lines of a graph that a Watch which is removed has marked.
+first, second = Passed(31), Passed(37)
+with hbmprof.torch.watch(first):
+    output = first(x)
+with hbmprof.torch.watch(second):
+    second(output).backward()
+expect("lines of a removed Watch", rows("lines.pb.gz", "forward", "-w", "phase=backward").get(line_of(first)), 62 + 74)
+torch.autograd.set_detect_anomaly(False)
 
 try:
     hbmprof.torch.watch(torch.jit.ScriptModule())

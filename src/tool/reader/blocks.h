@@ -15,11 +15,6 @@
 
 namespace hbmprof::internal {
 
-// Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
-inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
-inline constexpr size_t kRunOverheadBytes = 1280;
-inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
-
 struct BlockHeader {
   BlockType type = BlockType::kEnd;
   bool is_compressed = false;

@@ -4,7 +4,9 @@ watch_test.py uses it if PyTorch is not installed. Tensors are numbers. The orde
 thread, are those of PyTorch 2.6 on a CPU: the test has run with both.
 """
 
+import contextlib
 import itertools
+import traceback
 import types
 
 __version__ = "2.1 (stand-in)"
@@ -13,7 +15,9 @@ _task = [-1]  # the number of the backward pass that runs
 _tasks = itertools.count()
 _callbacks = []
 _C = types.SimpleNamespace(_current_graph_task_id=lambda: _task[0])
-is_anomaly_enabled = lambda: False
+_is_anomaly_enabled = [False]
+is_anomaly_enabled = lambda: _is_anomaly_enabled[0]
+enable_grad = contextlib.nullcontext
 compiler = types.SimpleNamespace(is_compiling=lambda: False)
 
 
@@ -39,18 +43,30 @@ class Tensor:
     def item(self):
         return self.value
 
+    def detach(self):
+        return Tensor(self.value)
+
+    def requires_grad_(self):
+        self.requires_grad = True
+        return self
+
     def register_hook(self, hook):
         return _Handle(self._hooks, hook)
 
-    def backward(self):
+    def backward(self, retain_graph=False):
         outer, _task[0] = _task[0], next(_tasks)
+        waiting = _callbacks[:]
+        _callbacks.clear()
         ready = [(self.grad_fn, Tensor(1.0))]  # the graphs of the test are chains
         try:
             while ready:
                 node, gradient = ready.pop()
                 for hook in list(node.prehooks.values()):
                     hook((gradient,))
-                for tensor, one in zip(node.inputs, node.function.backward(node.context, gradient)):
+                gradients = node.function.backward(node.context, gradient)
+                for hook in list(node.posthooks.values()):
+                    hook(gradients, (gradient,))
+                for tensor, one in zip(node.inputs, gradients):
                     if not isinstance(tensor, Tensor) or one is None:
                         continue
                     for hook in list(tensor._hooks.values()):
@@ -62,7 +78,7 @@ class Tensor:
             while _callbacks:
                 _callbacks.pop(0)()
         finally:
-            _callbacks.clear()
+            _callbacks[:] = waiting
             _task[0] = outer
 
 
@@ -73,10 +89,15 @@ def tensor(value, requires_grad=False):
 class _Node:
     def __init__(self, function, context, inputs):
         self.function, self.context, self.inputs = function, context, inputs
-        self.metadata, self.prehooks = {}, {}
+        self.prehooks, self.posthooks = {}, {}
+        self.metadata = {"traceback_": traceback.format_stack()} if is_anomaly_enabled() else {}
+        self.next_functions = [(one.grad_fn, 0) for one in inputs if isinstance(one, Tensor)]
 
     def register_prehook(self, hook):
         return _Handle(self.prehooks, hook)
+
+    def register_hook(self, hook):
+        return _Handle(self.posthooks, hook)
 
 
 class _Function:
@@ -90,7 +111,7 @@ class _Function:
 
 
 autograd = types.SimpleNamespace(
-    Function=_Function, Variable=types.SimpleNamespace(_execution_engine=types.SimpleNamespace(queue_callback=_callbacks.append)))
+    Function=_Function, set_detect_anomaly=lambda mode: _is_anomaly_enabled.__setitem__(0, mode), Variable=types.SimpleNamespace(_execution_engine=types.SimpleNamespace(queue_callback=_callbacks.append)))
 
 
 class _Module:
