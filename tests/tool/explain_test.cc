@@ -76,7 +76,8 @@ json Explain(const std::vector<std::string>& arguments, const std::vector<std::s
     const json unknown = finding.value("unknown", json::object());
     for (const auto& [names, reason] : unknown.items()) why += "," + names + ",";
     for (const char* name : {"bytes", "per_second", "per_count", "seconds_to_limit"}) {
-      EXPECT_EQ(finding[name].is_null(), why.find(std::string(",") + name + ",") != std::string::npos) << finding.dump(1);
+      EXPECT_EQ(finding[name].is_null(), why.find(std::string(",") + name + ",") != std::string::npos)
+          << finding.dump(1);
     }
   }
   return answer;
@@ -145,9 +146,10 @@ TEST_F(ExplainTest, HealthyProcessHasNoFinding) {
   EXPECT_EQ(answer["sources"][0]["memories"][0]["parts"], json({{"recorded", 4000}, {"not recorded", 1000}}));
   const CommandResult text = RunTool({"explain", path});
   EXPECT_EQ(text.exit_code, 0);
-  EXPECT_EQ(text.out, path + ", 1.1 min: GPU:0 4.88 KiB of 62.50 KiB in use, peak 4.88 KiB: 3.91 KiB recorded, 1000 B "
-                             "not recorded\nnothing is wrong, as far as the data show\n"
-                             "trust: complete; 0 dropped; recording on\n");
+  EXPECT_EQ(text.out, path +
+                          ", 1.1 min: GPU:0 4.88 KiB of 62.50 KiB in use, peak 4.88 KiB: 3.91 KiB recorded, 1000 B "
+                          "not recorded\nnothing is wrong, as far as the data show\n"
+                          "trust: complete since the start; 0 dropped; recording on\n");
 }
 
 TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
@@ -164,9 +166,9 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
   EXPECT_EQ(leak["memory"], "GPU:0");
   EXPECT_NEAR(leak["per_second"].get<double>(), 1000, 30);
   EXPECT_NEAR(leak["per_count"].get<double>(), 500, 40);
-  EXPECT_EQ(leak["count"], "requests");
+  EXPECT_EQ(leak["counter"], "requests");
   EXPECT_NEAR(leak["seconds_to_limit"].get<double>(), 100, 4);
-  EXPECT_EQ(leak["next"], "hbmprof leaks " + path);
+  EXPECT_EQ(leak["next"], "hbmprof leaks --frames 0 " + path);
   EXPECT_EQ(Find(answer, "FULL_SOON")["bytes"], 100000);
   // One sentence everywhere.
   const std::string sentence = leak["sentence"];
@@ -174,7 +176,8 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
   const CommandResult leaks = RunTool({"leaks", path});
   EXPECT_EQ(leaks.exit_code, 1);
   EXPECT_THAT(leaks.out, HasSubstr("1. LEAK  " + sentence + "\n"));
-  EXPECT_EQ(ReportData(RunTool({"report", path, "-p", "requests", "-o", "-"}).out)["findings"][0]["sentence"], sentence);
+  EXPECT_EQ(ReportData(RunTool({"report", path, "-p", "requests", "-o", "-"}).out)["findings"][0]["sentence"],
+            sentence);
 }
 
 TEST_F(ExplainTest, SpeaksTheWordsOfTheFramework) {
@@ -193,15 +196,17 @@ TEST_F(ExplainTest, SpeaksTheWordsOfTheFramework) {
 
 TEST_F(ExplainTest, JudgesTheStateOfTheDevice) {
   ProfileMaker maker = HealthyProfile();
-  maker.Comment("device GPU:0 space=device in_use=4000 peak=4000 limit=100000 driver_in_use=34000 unaccounted=30000 "
-                "driver_scope=process largest_free_block=10000");
+  maker.Comment(
+      "device GPU:0 space=device in_use=4000 peak=4000 limit=100000 driver_in_use=34000 unaccounted=30000 "
+      "driver_scope=process largest_free_block=10000");
   const json answer = Explain({Write(maker)});
   EXPECT_THAT(Codes(answer), ElementsAre("FRAGMENTED", "NOT_RECORDED"));
   EXPECT_EQ(Find(answer, "FRAGMENTED")["bytes"], 56000);
   EXPECT_EQ(Find(answer, "NOT_RECORDED")["bytes"], 30000);
   ProfileMaker with_baseline = HealthyProfile();
-  with_baseline.Comment("device GPU:0 space=device in_use=4000 peak=4000 limit=100000 driver_in_use=34000 "
-                        "unaccounted=30000 baseline=29000");
+  with_baseline.Comment(
+      "device GPU:0 space=device in_use=4000 peak=4000 limit=100000 driver_in_use=34000 "
+      "unaccounted=30000 baseline=29000");
   EXPECT_THAT(Codes(Explain({Write(with_baseline)})), IsEmpty()) << "contexts and code";
 }
 
@@ -274,7 +279,9 @@ TEST_F(ExplainTest, JudgesARecording) {
     const std::vector<std::string> codes = Codes(answer);
     EXPECT_EQ(std::count(codes.begin(), codes.end(), "LEAK"), leak ? 1 : 0) << answer.dump(1);
     EXPECT_EQ(answer["sources"][0]["profiles"], 12);
-    if (leak) EXPECT_EQ(Find(answer, "LEAK")["function"], "llm::KvCache::LeakPage");
+    if (leak) {
+      EXPECT_EQ(Find(answer, "LEAK")["function"], "llm::KvCache::LeakPage");
+    }
   }
 }
 

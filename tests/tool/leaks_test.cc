@@ -160,7 +160,7 @@ TEST(Leaks, RanksTheOnlyLeakFirstWithItsRate) {
   EXPECT_THAT(leak["evidence"].get<std::string>(), HasSubstr("grew permanently in 12 of 12 intervals; freed nothing"));
   EXPECT_THAT(leak["function"].get<std::string>(), HasSubstr("Site"));
   EXPECT_NEAR(leak["per_count"].get<double>(), 8192, 82) << "the program has one counter";
-  EXPECT_EQ(leak["count"], "requests");
+  EXPECT_EQ(leak["counter"], "requests");
   EXPECT_NEAR(leak["per_second"].get<double>(), 819200, 8192);
   EXPECT_EQ(leak["bytes"], 8192 * (std::accumulate(std::begin(kRequests), std::end(kRequests), 0) - kRequests[0]));
   EXPECT_TRUE(leak["seconds_to_limit"].is_null());

@@ -17,9 +17,9 @@ struct JudgedProfiles {
   size_t type = 0;
   std::string counter;  // of the growth per unit; ""
 };
-// `type`: a sample type; "": the bytes in use. `counter`: a counter; "": the only one of the last profile, if its values
-// can be used. Errors: those of TypeNamed and OrderDumps; kInvalidArgument if the type counts freed buffers too, and so
-// grows in each program.
+// `type`: a sample type; "": the bytes in use. `counter`: a counter; "": the only one of the last profile, if its
+// values can be used. Errors: those of TypeNamed and OrderDumps; kInvalidArgument if the type counts freed buffers too,
+// and so grows in each program.
 absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const std::string& type,
                                               const std::string& counter);
 

@@ -24,7 +24,6 @@ struct Answers {
   std::vector<Findings> programs;
   std::vector<Finding> findings;      // on all programs together
   std::vector<std::string> problems;  // processes that do not answer
-  std::string counter;
 };
 
 absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject subject, Answers& answers) {
@@ -32,7 +31,6 @@ absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject s
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, "", options.counter));
   subject.counter = judged.counter;
-  if (!judged.counter.empty()) answers.counter = judged.counter;
   answers.programs.push_back(FindingsOf(profiles, judged.series, judged.type, subject));
   return absl::OkStatus();
 }
@@ -109,8 +107,10 @@ absl::StatusOr<Answers> JudgeAll(const ExplainOptions& options) {
       continue;
     }
     ASSIGN_OR_RETURN(std::optional<LiveProcess> process, ProcessOf(source));
-    if (process.has_value()) processes.push_back(*std::move(process));
-    else files.push_back(source);
+    if (process.has_value())
+      processes.push_back(*std::move(process));
+    else
+      files.push_back(source);
   }
   if (!files.empty()) RETURN_IF_ERROR(JudgeFiles(options, files, answers));
   WaitForAges("explain", processes);
@@ -128,6 +128,7 @@ std::vector<Finding> AllFindings(const Answers& answers) {
   std::vector<Finding> all = answers.findings;
   for (const Findings& program : answers.programs) {
     for (Finding finding : program.findings) {
+      if (finding.is_minor) continue;
       if (answers.programs.size() > 1) finding.process = program.name;
       all.push_back(std::move(finding));
     }
@@ -149,7 +150,7 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     json["silent"] = answers.problems;
     json["finding_count"] = findings.size();
     Json& entries = json["findings"] = Json::array();
-    for (size_t i = 0; i < shown; ++i) entries.push_back(FindingJson(findings[i], i + 1, answers.counter));
+    for (size_t i = 0; i < shown; ++i) entries.push_back(FindingJson(findings[i], i + 1));
     Print(ToText(json));
   } else {
     for (size_t i = 0; i < sources; ++i) PrintVisible(HeadText(answers.programs[i]));
@@ -179,8 +180,8 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
   }
   if (youngest == nullptr || youngest->seconds >= kAgeSeconds) return;
   const int64_t seconds = kAgeSeconds - youngest->seconds;
-  PrintError(command, Cat(youngest->name, " (", youngest->id, ") has run for ", youngest->seconds, " s: waits ", seconds,
-                          " s, until the ages of its buffers are known"));
+  PrintError(command, Cat(youngest->name, " (", youngest->id, ") has run for ", youngest->seconds, " s: waits ",
+                          seconds, " s, until the ages of its buffers are known"));
   sleep(static_cast<unsigned>(seconds));
 }
 
@@ -211,8 +212,9 @@ absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const 
 Command AddExplainCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("explain", "Say what is wrong with the memory of programs, and what to do");
   auto options = std::make_shared<ExplainOptions>();
-  arguments->add_option("SOURCE", options->sources,
-                        "A process, profiles, a recording or a snapshot of PyTorch; default: all processes of this host");
+  arguments->add_option(
+      "SOURCE", options->sources,
+      "A process, profiles, a recording or a snapshot of PyTorch; default: all processes of this host");
   arguments->add_option("-p,--per", options->counter,
                         "Growth per unit of this counter (default: the only one of the program)");
   arguments->add_option("-n,--rows", options->rows, "Findings to show, 0 for all")
@@ -220,8 +222,8 @@ Command AddExplainCommand(CLI::App& tool) {
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, kJsonHelp);
   AddViewOptions(*arguments, *options);
-  arguments->footer(Cat("Exits with 1 if there is a finding, with 0 if there is none, with 2 if there is no answer.\n",
-                        kFilterHelp));
+  arguments->footer(
+      Cat("Exits with 1 if there is a finding, with 0 if there is none, with 2 if there is no answer.\n", kFilterHelp));
   return {arguments, [options] { return RunExplain(*options); }, true};
 }
 

@@ -26,7 +26,6 @@ struct LeaksOptions : ViewOptions {
 
 struct Result {
   const ProfileSet& profiles;
-  const JudgedProfiles& judged;
   const Findings& found;
   std::string unit;
   std::vector<Finding> growing;           // those of `found` on growth
@@ -46,16 +45,13 @@ std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
 }
 
 void PrintJson(const LeaksOptions& options, const Result& result) {
-  Json json = {{"version", kJsonVersion},
-               {"source", SourceJson(result.found)},
-               {"unit", result.unit},
-               {"leaked", result.leaked},
-               {"failed", result.failed},
-               {"finding_count", result.growing.size()}};
+  Json json = {{"version", kJsonVersion}, {"source", SourceJson(result.found)},
+               {"unit", result.unit},     {"leaked", result.leaked},
+               {"failed", result.failed}, {"finding_count", result.growing.size()}};
   Json& list = json["findings"] = Json::array();
   for (const Finding& finding : result.growing) {
     if (options.rows != 0 && list.size() == options.rows) break;
-    Json& entry = list.emplace_back(FindingJson(finding, list.size() + 1, result.judged.counter));
+    Json& entry = list.emplace_back(FindingJson(finding, list.size() + 1));
     Json& stack = entry["stack"] = Json::array();
     for (const ProfileSet::ShownFrame& frame : StackOf(result, finding)) {
       if (options.frames != 0 && stack.size() == options.frames) break;
@@ -79,13 +75,16 @@ void PrintText(const LeaksOptions& options, const Result& result) {
   size_t shown = 0;
   for (const Finding& finding : result.growing) {
     if (options.rows != 0 && shown == options.rows) break;
-    PrintVisible(FindingText(finding, ++shown));
+    Finding with_stack = finding;
+    with_stack.callers.clear();
+    PrintVisible(FindingText(with_stack, ++shown));
     const std::vector<ProfileSet::ShownFrame> stack = StackOf(result, finding);
     Table table("lll");
     const size_t frames = options.frames == 0 ? stack.size() : std::min(options.frames, stack.size());
     for (size_t i = 0; i < frames; ++i) table.Add({"     ", stack[i].name, stack[i].Position()});
     PrintVisible(table.Text(TerminalColumns()));
-    if (frames < stack.size()) Print(Cat("       ... ", stack.size() - frames, " more callers (--frames 0 shows all)\n"));
+    if (frames < stack.size())
+      Print(Cat("       ... ", stack.size() - frames, " more callers (--frames 0 shows all)\n"));
   }
   if (result.growing.empty()) Print(Cat("no leak in ", result.found.sites.size(), " call stacks\n"));
   if (shown < result.growing.size()) Print(Cat("and ", result.growing.size() - shown, " more (-n 0 shows all)\n"));
@@ -99,7 +98,8 @@ void PrintText(const LeaksOptions& options, const Result& result) {
   }
   PrintVisible(TrustText(result.found));
   if (!options.fail_over.empty() && result.failed) {
-    Print(Cat("FAILED: they grew by ", FormatValue(result.leaked, result.unit), ", more than ", options.fail_over, "\n"));
+    Print(
+        Cat("FAILED: they grew by ", FormatValue(result.leaked, result.unit), ", more than ", options.fail_over, "\n"));
   }
 }
 
@@ -151,14 +151,13 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   const std::string unit = profiles.types()[judged.type].unit;
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, unit));
   RETURN_IF_ERROR(CheckLabels(profiles, options.by));
-  const std::string name = Cat(options.files.back(), options.files.size() == 1
-                                                         ? ""
-                                                         : Cat(" and ", options.files.size() - 1, " more"));
+  const std::string name =
+      Cat(options.files.back(), options.files.size() == 1 ? "" : Cat(" and ", options.files.size() - 1, " more"));
   const Findings found =
       FindingsOf(profiles, judged.series, judged.type, {name, SourcesText(options.files), judged.counter}, options.by);
   if (!found.not_judged.empty()) return InvalidArgument(found.not_judged);
 
-  Result result = {profiles, judged, found, unit, {}, {}};
+  Result result = {profiles, found, unit, {}, {}};
   for (const Finding& finding : found.findings) {
     if (!finding.is_growth()) continue;
     result.growing.push_back(finding);

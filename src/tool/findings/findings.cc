@@ -33,7 +33,8 @@ struct Framework {
 };
 constexpr Framework kFrameworks[] = {
     {"pytorch", "PyTorch",
-     "find what keeps these tensors: a list, a closure or an autograd graph; keep loss.item() or x.detach() instead of x",
+     "find what keeps these tensors: a list, a closure or an autograd graph; keep loss.item() or x.detach() instead of "
+     "x",
      "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps the cache small; torch.cuda.empty_cache() gives it back "
      "once",
      "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
@@ -90,9 +91,9 @@ class Finder {
       found_.rest = RestOf(profiles_, series_, type_, found_.sites);
       AddGrowth();
     } else {
-      found_.not_judged = Cat(found_.dumps, found_.dumps == 1 ? " profile" : " profiles",
-                              " without the ages of buffers cannot show growth; give at least three, better ",
-                              kEnoughDumps);
+      found_.not_judged =
+          Cat(found_.dumps, found_.dumps == 1 ? " profile" : " profiles",
+              " without the ages of buffers cannot show growth; give at least three, better ", kEnoughDumps);
     }
     for (const Device& device : now_.info.devices) AddDevice(device);
     AddTrust();
@@ -153,14 +154,15 @@ class Finder {
       SetLimit(finding);
       SetSentence(finding);
     }
-    AddFullSoon();
+    if (subject_.failures.empty()) AddFullSoon();
   }
 
   void AddGrowing(const Group& group) {
     const SiteGrowth& most = *group.sites[0];
-    Finding& finding = Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows,
-                           group.holder.device, Sure::kLow);
+    Finding& finding =
+        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.holder.device, Sure::kLow);
     finding.labels = most.labels;
+    finding.counter = subject_.counter;
     for (const SiteGrowth* site : group.sites) {
       AddTo(finding.growth, site->growth);
       finding.sure = std::min(finding.sure, site->sure);
@@ -179,12 +181,17 @@ class Finder {
       }
     }
     finding.evidence = most.why;
-    if (group.sites.size() > 1) finding.evidence += Cat("; this is the largest of ", group.sites.size(), " call stacks");
+    if (group.sites.size() > 1)
+      finding.evidence += Cat("; this is the largest of ", group.sites.size(), " call stacks");
     finding.action = FrameworkOf(group.holder.pool).kept;
     if (finding.code == FindingCode::kGrows) {
+      const Device* const device = DeviceNamed(finding.memory);
+      const int64_t whole = device == nullptr ? 0 : device->Number("limit").value_or(0);
+      finding.is_minor =
+          finding.growth < PercentOf(kRelevantPercent, whole > 0 ? whole : SumOf(profiles_, now_, type_));
       finding.action = Cat("look again after twice the time: if it still grows, ", finding.action);
     }
-    finding.next = Command("leaks");
+    finding.next = Command("leaks --frames 0");
     if (unit_ != "bytes") finding.unknown.emplace_back("bytes", "the sample type does not count bytes");
     if (!finding.per_second.has_value()) {
       finding.unknown.emplace_back("per_second", "the times of the profiles are not known");
@@ -234,6 +241,7 @@ class Finder {
     std::map<std::string, std::pair<double, double>> rates;  // of leaks, and of all
     Sure sure = Sure::kLow;
     for (const Finding& finding : found_.findings) {
+      if (finding.is_minor) continue;
       auto& [leaks, all] = rates[finding.memory];
       if (finding.code == FindingCode::kLeak) leaks += finding.per_second.value_or(0);
       if (finding.code == FindingCode::kLeak) sure = std::min(sure, finding.sure);
@@ -253,8 +261,8 @@ class Finder {
       finding.seconds_to_limit = seconds;
       finding.unknown.emplace_back("per_count", "it is a rate of the device");
       finding.sentence = Cat(memory, " is full in ", FormatDuration(seconds), ": ", Bytes(*left), " of ",
-                             Bytes(*device->Number("limit")), " are left, and ", is_leak ? "leaks take " : "growth takes ",
-                             RateText(per_second, unit_));
+                             Bytes(*device->Number("limit")), " are left, and ",
+                             is_leak ? "leaks take " : "growth takes ", RateText(per_second, unit_));
       finding.evidence = "it assumes that the growth goes on as before";
       finding.action = "restart the program before that time, until the growth is repaired";
       finding.next = Command("top");
@@ -365,14 +373,19 @@ class Finder {
       problems.push_back(Cat(found_.dropped, found_.dropped == 1 ? " allocation was" : " allocations were",
                              " not recorded, because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
     }
+    found_.is_since_start = absl::c_none_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
+      return profiles_.text(function.name) == "[before attach]";
+    });
     if (!subject_.failures.empty()) AddFailure("", subject_.failures, subject_.next_of_failures);
     for (const std::string& warning : now_.info.warnings) {
       const size_t failed = warning.find("ut of memory on ");
       if (warning.rfind("Recording has been off since ", 0) == 0) {
         AddOff(warning);
       } else if (failed != std::string::npos) {
-        const size_t device = failed + 16;
-        AddFailure(warning.substr(device, warning.find_first_of(",; ", device) - device), warning, Command("top"));
+        const size_t begin = failed + 16;
+        std::string device = warning.substr(begin, warning.find_first_of(",; ", begin) - begin);
+        if (!device.empty() && device.back() == ':') device.pop_back();
+        AddFailure(device, warning, Command("top"));
       } else {
         problems.push_back(warning);
       }
@@ -424,8 +437,8 @@ class Finder {
 }  // namespace
 
 const char* FindingName(FindingCode code) {
-  constexpr const char* kNames[] = {"OUT_OF_MEMORY", "RECORDING_OFF", "LEAK",          "FULL_SOON",
-                                    "IDLE_POOL",     "FRAGMENTED",    "NOT_RECORDED",  "OTHER_PROCESS",
+  constexpr const char* kNames[] = {"OUT_OF_MEMORY", "RECORDING_OFF", "LEAK",         "FULL_SOON",
+                                    "IDLE_POOL",     "FRAGMENTED",    "NOT_RECORDED", "OTHER_PROCESS",
                                     "RANK_OUTLIER",  "GROWS",         "INCOMPLETE"};
   return kNames[static_cast<size_t>(code)];
 }
@@ -459,8 +472,8 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
     finding.unknown.emplace_back(name, "it is a state, not growth");
   }
   finding.sentence = Cat("rank ", result.ranks[row.outlier.first].name, " has ", FormatValue(row.outlier.second, unit),
-                         ", ", FormatValue(Magnitude(distance), unit), distance > 0 ? " more" : " less", " than the median of ",
-                         result.ranks.size(), " ranks");
+                         ", ", FormatValue(Magnitude(distance), unit), distance > 0 ? " more" : " less",
+                         " than the median of ", result.ranks.size(), " ranks");
   finding.evidence = "this distance is far above that of the other ranks";
   finding.action = "see which call stacks differ on this rank";
   finding.next = Cat("hbmprof diff --ranks ", sources);
@@ -471,10 +484,11 @@ std::string SourcesText(const std::vector<std::string>& sources) {
   constexpr size_t kShown = 3;
   std::string text;
   for (size_t i = 0; i < sources.size() && i < kShown; ++i) {
-    const bool is_plain = sources[i].find_first_not_of(
-                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") ==
-                          std::string::npos;
-    text += Cat(i == 0 ? "" : " ", is_plain ? sources[i] : Cat("'", absl::StrReplaceAll(sources[i], {{"'", "'\\''"}}), "'"));
+    const bool is_plain =
+        sources[i].find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") ==
+        std::string::npos;
+    text += Cat(i == 0 ? "" : " ",
+                is_plain ? sources[i] : Cat("'", absl::StrReplaceAll(sources[i], {{"'", "'\\''"}}), "'"));
   }
   return sources.size() > kShown ? text + " ..." : text;
 }

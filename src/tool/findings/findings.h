@@ -33,9 +33,10 @@ struct Finding {
   std::string function;  // whose memory it is; "" if it is not of one function
   std::string position;  // of the function: "file.cc:12", or its binary in brackets
   std::string callers;   // "f < g < h", the innermost first
+  std::string counter;   // such as "requests"; "" if there is none
   std::optional<int64_t> bytes;
   std::optional<double> per_second;
-  std::optional<double> per_count;  // growth for each unit of the counter
+  std::optional<double> per_count;  // growth for each unit of the counter `counter`
   std::optional<double> seconds_to_limit;
   std::vector<std::pair<std::string, std::string>> unknown;  // the names of the numbers without a value, and why
   std::string sentence;                                      // what is wrong
@@ -47,6 +48,8 @@ struct Finding {
   int64_t growth = 0;             // in the unit of the sample type
   std::optional<uint32_t> stack;  // the one with the most growth; not set: all that do not grow by themselves
   std::vector<std::pair<std::string, std::string>> labels;
+
+  bool is_minor = false;  // a possible leak of few bytes, as most programs have some
 
   bool is_growth() const { return code == FindingCode::kLeak || code == FindingCode::kGrows; }
 };
@@ -83,6 +86,7 @@ struct Findings {
   // Whether growth could be judged; else why not.
   std::string not_judged;
   // How far the data can be trusted.
+  bool is_since_start = true;         // else since hbmprof was attached to the program
   int64_t dropped = 0;                // allocations
   bool is_recording = true;           // at the end of the data
   std::vector<std::string> problems;  // what the data lack
@@ -96,8 +100,8 @@ struct Findings {
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by = {});
 
-// Returns the rank whose memory is farthest from that of the others, if it is conspicuous: the files of `profiles` are of
-// several ranks.
+// Returns the rank whose memory is farthest from that of the others, if it is conspicuous: the files of `profiles` are
+// of several ranks.
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
 // Returns the sources as a part of a command line: the first ones, quoted for a shell.
@@ -106,12 +110,11 @@ std::string SourcesText(const std::vector<std::string>& sources);
 // Sorts findings in the order in which they are shown.
 void RankFindings(std::vector<Finding>& findings);
 
-// Renderings of the result. `number` is the place of the finding, from 1 on. `counter` names Finding::per_count; "".
-Json FindingJson(const Finding& finding, size_t number, const std::string& counter);
+// Renderings of the result. `number` is the place of the finding, from 1 on.
+Json FindingJson(const Finding& finding, size_t number);
 Json SourceJson(const Findings& findings);
-// For PrintVisible: two or more lines. `lines` come below the first one.
+// For PrintVisible: several lines; the headline; the line on trust.
 std::string FindingText(const Finding& finding, size_t number);
-// The headline, and the line on trust. For Print.
 std::string HeadText(const Findings& findings);
 std::string TrustText(const Findings& findings);
 

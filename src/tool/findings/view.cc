@@ -4,7 +4,7 @@
 
 namespace hbmprof::tool {
 
-Json FindingJson(const Finding& finding, size_t number, const std::string& counter) {
+Json FindingJson(const Finding& finding, size_t number) {
   Json json = {{"code", FindingName(finding.code)}, {"rank", number}, {"sure", SureName(finding.sure)}};
   const auto text = [&json](const char* key, const std::string& value) {
     if (!value.empty()) json[key] = value;
@@ -23,7 +23,7 @@ Json FindingJson(const Finding& finding, size_t number, const std::string& count
   number_of("bytes", finding.bytes);
   number_of("per_second", finding.per_second);
   number_of("per_count", finding.per_count);
-  if (finding.per_count.has_value()) json["count"] = counter;
+  if (finding.per_count.has_value()) json["counter"] = finding.counter;
   number_of("seconds_to_limit", finding.seconds_to_limit);
   // Reasons that are equal are written once.
   std::vector<std::pair<std::string, Json>> unknown;
@@ -55,6 +55,7 @@ Json SourceJson(const Findings& findings) {
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }
   json["trust"] = {{"recording", findings.is_recording},
+                   {"since_start", findings.is_since_start},
                    {"dropped", findings.dropped},
                    {"growth_judged", findings.not_judged.empty()},
                    {"problems", findings.problems}};
@@ -64,17 +65,19 @@ Json SourceJson(const Findings& findings) {
 
 std::string FindingText(const Finding& finding, size_t number) {
   const bool is_sure = finding.sure == Sure::kHigh;
-  const Tone tone = finding.code == FindingCode::kLeak || finding.code == FindingCode::kOutOfMemory ? Tone::kGrowth
-                                                                                                    : Tone::kWarning;
-  std::string text = Cat(Colored(Cat(number, ". ", FindingName(finding.code)), tone), "  ",
-                         finding.process.empty() ? "" : Visible(finding.process) + ": ", Visible(finding.sentence), "\n");
+  const Tone tone =
+      finding.code == FindingCode::kLeak || finding.code == FindingCode::kOutOfMemory ? Tone::kGrowth : Tone::kWarning;
+  std::string text =
+      Cat(Colored(Cat(number, ". ", FindingName(finding.code)), tone), "  ",
+          finding.process.empty() ? "" : Visible(finding.process) + ": ", Visible(finding.sentence), "\n");
   if (!finding.callers.empty()) {
-    text += Cat("   at ", Visible(Cat(finding.position, finding.position.empty() ? "" : ", ", "called by ", finding.callers)),
-                "\n");
+    text +=
+        Cat("   at ",
+            Visible(Cat(finding.position, finding.position.empty() ? "" : ", ", "called by ", finding.callers)), "\n");
   }
-  return Cat(text, "   why: ", Visible(finding.evidence), " (", is_sure ? "sure" : "sure: ",
-             is_sure ? "" : SureName(finding.sure), ")\n   do: ", Visible(finding.action), "\n   next: ",
-             Visible(finding.next), "\n");
+  return Cat(text, "   why: ", Visible(finding.evidence), " (",
+             is_sure ? "sure" : "sure: ", is_sure ? "" : SureName(finding.sure), ")\n   do: ", Visible(finding.action),
+             "\n   next: ", Visible(finding.next), "\n");
 }
 
 std::string HeadText(const Findings& findings) {
@@ -94,7 +97,8 @@ std::string HeadText(const Findings& findings) {
 
 std::string TrustText(const Findings& findings) {
   std::string text = "trust: ";
-  if (findings.problems.empty()) text += "complete; ";
+  if (findings.problems.empty())
+    text += Cat("complete since ", findings.is_since_start ? "the start" : "hbmprof was attached", "; ");
   for (size_t i = 0; i < findings.problems.size() && i < 3; ++i) text += Visible(findings.problems[i]) + "; ";
   text += Cat(findings.dropped, " dropped; recording ", findings.is_recording ? "on" : "OFF");
   if (!findings.not_judged.empty()) text += Cat("; growth NOT judged: ", Visible(findings.not_judged));

@@ -91,7 +91,8 @@ class SiteJudge {
     if (!has_course) {
       site.growth = static_cast<int64_t>(life.kept_bytes);
       // A counter counts from the start, as the kept buffers do.
-      if (!series_.counts.empty() && series_.counts.back() > 0) site.per_count = life.kept_bytes / series_.counts.back();
+      if (!series_.counts.empty() && series_.counts.back() > 0)
+        site.per_count = life.kept_bytes / series_.counts.back();
     }
     const bool is_leak = life.finding == Finding::kLeak;
     if (is_leak && has_course && site.growth <= 0) {
@@ -148,17 +149,18 @@ class SiteJudge {
       default:
         break;
     }
-    const std::string grew =
-        Cat("grew permanently in ", j.steps, " of ", dumps_.size() - 1, " intervals; ",
-            j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing");
+    const std::string grew = Cat(
+        "grew permanently in ", j.steps, " of ", dumps_.size() - 1, " intervals; ",
+        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing");
     if (j.verdict == Verdict::kLeak) return grew;
     if (j.late < 0.4) {
       return Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
                  " of what the second third added");
     }
-    return dumps_.size() < kEnoughDumps ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ",
-                                              "that fills, ", kEnoughDumps, " can")
-                                        : grew + "; the growth is uneven";
+    return dumps_.size() < kEnoughDumps
+               ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ", "that fills, ",
+                     kEnoughDumps, " can")
+               : grew + "; the growth is uneven";
   }
 
   const DumpSeries& series_;

@@ -33,9 +33,9 @@ struct SiteGrowth {
 };
 
 // Returns every call stack with its verdict, sorted by verdict (leaks first) and then by growth (the largest first).
-// Sums the samples of a stack over all labels except those with the keys `by`. Leaves out memory from before the program was
-// attached to, and idle memory of pools: its stack is that of a call that made the pool grow. REQUIRES: the dumps can
-// be judged.
+// Sums the samples of a stack over all labels except those with the keys `by`. Leaves out memory from before the
+// program was attached to, and idle memory of pools: its stack is that of a call that made the pool grow. REQUIRES: the
+// dumps can be judged.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 

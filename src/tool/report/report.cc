@@ -398,7 +398,9 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, per, found.sites);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
   Json& findings = data["findings"] = Json::array();
-  for (const Finding& finding : found.findings) findings.push_back(FindingJson(finding, findings.size() + 1, per));
+  for (const Finding& finding : found.findings) {
+    if (!finding.is_minor) findings.push_back(FindingJson(finding, findings.size() + 1));
+  }
   data["trust"] = TrustText(found);
   return PageOf(data);
 }
