@@ -23,6 +23,12 @@ using ::testing::Not;
 
 // Returns what in `value` is not as the JSON schema says; "" if nothing is. Knows the words that the schemas use.
 std::string SchemaProblem(const json& schema, const json& value, const std::string& where = "answer") {
+  if (schema.contains("$ref")) {
+    // All are to definitions of one file.
+    static const json definitions = json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json"))["$defs"];
+    const std::string name = schema["$ref"];
+    return SchemaProblem(definitions.at(name.substr(name.rfind('/') + 1)), value, where);
+  }
   const auto is_type = [&value](const std::string& type) {
     if (type == "integer") return value.is_number_integer();
     if (type == "object") return value.is_object();
@@ -68,7 +74,7 @@ json Explain(const std::vector<std::string>& arguments, const std::vector<std::s
   const json answer = json::parse(result.out, nullptr, false);
   EXPECT_TRUE(answer.is_object()) << result.err;
   if (!answer.is_object()) return nullptr;
-  EXPECT_EQ(SchemaProblem(json::parse(std::ifstream(HBMPROF_SCHEMA)), answer), "") << result.out;
+  EXPECT_EQ(SchemaProblem(json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json")), answer), "") << result.out;
   EXPECT_EQ(result.exit_code == 1, answer["finding_count"] != 0) << result.out;
   EXPECT_LE(result.out.size(), 6000u) << "1500 tokens of four characters";
   for (const json& finding : answer["findings"]) {
@@ -175,6 +181,8 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
   EXPECT_THAT(RunTool({"explain", path}).out, HasSubstr("1. LEAK  " + sentence + "\n"));
   const CommandResult leaks = RunTool({"leaks", path});
   EXPECT_EQ(leaks.exit_code, 1);
+  const json schema = json::parse(std::ifstream(HBMPROF_SCHEMAS "/leaks.json"));
+  EXPECT_EQ(SchemaProblem(schema, ToolJson({"leaks", "--all", path})), "");
   EXPECT_THAT(leaks.out, HasSubstr("1. LEAK  " + sentence + "\n"));
   EXPECT_EQ(ReportData(RunTool({"report", path, "-p", "requests", "-o", "-"}).out)["findings"][0]["sentence"],
             sentence);

@@ -71,6 +71,7 @@ absl::Status JudgeRecording(const ExplainOptions& options, const std::string& pa
                            FormatSeconds(static_cast<double>(Minus(last.time, tables.start_time)) / 1e9));
     subject.next_of_failures = Cat("hbmprof top ", SourcesText({path + "@oom"}));
   }
+  RemoveFreedEnd(recorded->states);
   return Judge(options, std::move(recorded->states), std::move(subject), answers);
 }
 
@@ -183,6 +184,14 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
   PrintError(command, Cat(youngest->name, " (", youngest->id, ") has run for ", youngest->seconds, " s: waits ",
                           seconds, " s, until the ages of its buffers are known"));
   sleep(static_cast<unsigned>(seconds));
+}
+
+void RemoveFreedEnd(ProfileSet& states) {
+  const std::optional<size_t> type = states.FindType("inuse_space");
+  constexpr size_t kLeast = 6;
+  while (type.has_value() && states.files().size() > kLeast && SumOf(states, states.files().back(), *type) == 0) {
+    states.RemoveFiles({states.files().size() - 1});
+  }
 }
 
 absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const std::string& type,

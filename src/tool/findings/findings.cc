@@ -54,23 +54,18 @@ const Framework& FrameworkOf(std::string_view pool) {
   return found == std::end(kFrameworks) ? std::end(kFrameworks)[-1] : *found;
 }
 
-// The most memory of a call stack.
+// Says why the numbers of growth have no value.
+void NoGrowth(Finding& finding) {
+  for (const char* name : {"per_second", "per_count", "seconds_to_limit"}) {
+    finding.unknown.emplace_back(name, "it is a state, not growth");
+  }
+}
+
+// Where most memory of a call stack is.
 struct Holder {
   std::string device;
   std::string pool;  // "xla" for arrays of a PJRT plugin
 };
-Holder HolderOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
-  std::map<std::pair<std::string, std::string>, int64_t> sums;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack != stack) continue;
-    const uint32_t labels = file.samples[s].labels;
-    const bool is_array = !profiles.LabelText(labels, "shape").empty();
-    AddTo(sums[{profiles.LabelText(labels, "device"), is_array ? "xla" : profiles.LabelText(labels, "allocator")}],
-          profiles.Value(file, s, type));
-  }
-  const auto most = absl::c_max_element(sums, [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == sums.end() ? Holder() : Holder{most->first.first, most->first.second};
-}
 
 class Finder {
  public:
@@ -134,13 +129,36 @@ class Finder {
     std::vector<const SiteGrowth*> sites;
   };
 
+  // Returns the holders of the call stacks that grow.
+  std::map<uint32_t, Holder> HoldersOfGrowth() const {
+    std::map<uint32_t, std::map<std::pair<std::string, std::string>, int64_t>> sums;
+    for (const SiteGrowth& site : found_.sites) {
+      if (site.grows()) sums[site.stack];
+    }
+    for (size_t s = 0; s < now_.samples.size(); ++s) {
+      const auto stack = sums.find(now_.samples[s].stack);
+      if (stack == sums.end()) continue;
+      const uint32_t labels = now_.samples[s].labels;
+      const bool is_array = !profiles_.LabelText(labels, "shape").empty();
+      const std::string pool = is_array ? "xla" : profiles_.LabelText(labels, "allocator");
+      AddTo(stack->second[{profiles_.LabelText(labels, "device"), pool}], profiles_.Value(now_, s, type_));
+    }
+    std::map<uint32_t, Holder> holders;
+    for (const auto& [stack, of_stack] : sums) {
+      const auto most = absl::c_max_element(of_stack, [](const auto& a, const auto& b) { return a.second < b.second; });
+      holders[stack] = most == of_stack.end() ? Holder() : Holder{most->first.first, most->first.second};
+    }
+    return holders;
+  }
+
   void AddGrowth() {
+    const std::map<uint32_t, Holder> holders = HoldersOfGrowth();
     std::map<std::tuple<Verdict, std::string, std::string, std::vector<std::pair<std::string, std::string>>>, Group>
         groups;
     for (const SiteGrowth& site : found_.sites) {
       if (!site.grows()) break;
       const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(site.stack);
-      const Holder holder = HolderOf(profiles_, now_, type_, site.stack);
+      const Holder& holder = holders.at(site.stack);
       Group& group = groups[{site.verdict, stack.empty() ? "[no stack]" : stack[0].name, holder.device, site.labels}];
       if (group.sites.empty()) group.holder = holder;
       group.sites.push_back(&site);
@@ -238,24 +256,29 @@ class Finder {
 
   // All growth of a device together.
   void AddFullSoon() {
-    std::map<std::string, std::pair<double, double>> rates;  // of leaks, and of all
-    Sure sure = Sure::kLow;
+    struct Rates {
+      double leaks = 0;
+      double all = 0;
+      Sure sure = Sure::kLow;
+    };
+    std::map<std::string, Rates> by_memory;
     for (const Finding& finding : found_.findings) {
       if (finding.is_minor) continue;
-      auto& [leaks, all] = rates[finding.memory];
-      if (finding.code == FindingCode::kLeak) leaks += finding.per_second.value_or(0);
-      if (finding.code == FindingCode::kLeak) sure = std::min(sure, finding.sure);
-      all += finding.per_second.value_or(0);
+      Rates& rates = by_memory[finding.memory];
+      rates.all += finding.per_second.value_or(0);
+      if (finding.code != FindingCode::kLeak) continue;
+      rates.leaks += finding.per_second.value_or(0);
+      rates.sure = std::min(rates.sure, finding.sure);
     }
-    for (const auto& [memory, rate] : rates) {
+    for (const auto& [memory, rates] : by_memory) {
       const Device* const device = DeviceNamed(memory);
       const std::optional<int64_t> left = device == nullptr ? std::nullopt : Headroom(*device);
-      const bool is_leak = rate.first > 0;
-      const double per_second = is_leak ? rate.first : rate.second;
+      const bool is_leak = rates.leaks > 0;
+      const double per_second = is_leak ? rates.leaks : rates.all;
       if (!left.has_value() || unit_ != "bytes" || per_second <= 0) continue;
       const double seconds = std::max(0.0, static_cast<double>(*left) / per_second);
       if (seconds > kSoonSeconds) continue;
-      Finding& finding = Add(FindingCode::kFullSoon, memory, is_leak ? sure : Sure::kLow);
+      Finding& finding = Add(FindingCode::kFullSoon, memory, rates.sure);
       finding.bytes = *left;
       finding.per_second = per_second;
       finding.seconds_to_limit = seconds;
@@ -270,12 +293,17 @@ class Finder {
   }
 
   // A finding on the state at one moment.
-  Finding& AddState(FindingCode code, const Device& device, int64_t bytes, Sure sure = Sure::kHigh) {
-    Finding& finding = Add(code, device.name, sure);
+  Finding& AddState(FindingCode code, const std::string& memory, int64_t bytes, Sure sure = Sure::kHigh) {
+    Finding& finding = Add(code, memory, sure);
     finding.bytes = bytes;
-    for (const char* name : {"per_second", "per_count", "seconds_to_limit"}) {
-      finding.unknown.emplace_back(name, "it is a state, not growth");
-    }
+    NoGrowth(finding);
+    return finding;
+  }
+  // The same, without a size: `why`.
+  Finding& AddEvent(FindingCode code, const std::string& memory, const char* why) {
+    Finding& finding = Add(code, memory);
+    finding.unknown.emplace_back("bytes", why);
+    NoGrowth(finding);
     return finding;
   }
 
@@ -306,8 +334,9 @@ class Finder {
                                                        : "pools";
     const int64_t pool = number("pool");
     const int64_t idle = number("idle");
-    part(title, Minus(pool, idle));
-    part("idle in " + title, idle);
+    const bool is_known = !framework.title.empty();
+    part(is_known ? title + " tensors" : title, Minus(pool, idle));
+    part(Cat("idle in ", title, is_known ? "'s cache" : ""), idle);
     part(pool > 0 ? "other recorded" : "recorded", Minus(recorded, pool));
     part("idle in CUDA's pools", number("driver_cache"));
     const auto others = subject_.others.find(device.name);
@@ -319,7 +348,7 @@ class Finder {
 
     const std::optional<int64_t> free_block = device.Number("largest_free_block");
     if (idle > PercentOf(kIdlePercent, pool) && IsRelevant(idle, device)) {
-      Finding& finding = AddState(FindingCode::kIdlePool, device, idle);
+      Finding& finding = AddState(FindingCode::kIdlePool, device.name, idle);
       finding.sentence = Cat(Bytes(idle), " of the ", Bytes(pool), " in ", title, " on ", device.name, " are idle");
       finding.evidence = free_block.has_value()
                              ? Cat("the largest free block of the device has ", Bytes(*free_block))
@@ -331,7 +360,7 @@ class Finder {
     const int64_t free = headroom.value_or(0);
     if (free_block.has_value() && device.Number("driver_in_use").has_value() && IsRelevant(free, device) &&
         Minus(free, *free_block) > PercentOf(kFragmentedPercent, free)) {
-      Finding& finding = AddState(FindingCode::kFragmented, device, Minus(free, *free_block));
+      Finding& finding = AddState(FindingCode::kFragmented, device.name, Minus(free, *free_block));
       finding.sentence = Cat("the free memory of ", device.name, " is in pieces: the largest block has ",
                              Bytes(*free_block), " of ", Bytes(free), " free");
       finding.evidence = "as the driver reports it";
@@ -344,7 +373,7 @@ class Finder {
   // Memory that no record has: `outside` bytes, `of_others` of these by other processes, as far as known.
   void AddOutside(const Device& device, int64_t outside, int64_t of_others) {
     if (IsRelevant(of_others, device)) {
-      Finding& finding = AddState(FindingCode::kOtherProcess, device, of_others);
+      Finding& finding = AddState(FindingCode::kOtherProcess, device.name, of_others);
       finding.sentence = Cat("other processes have ", Bytes(of_others), " of ", device.name, " in use");
       finding.evidence = "as the driver reports it";
       finding.action = "end them, or give them another device (CUDA_VISIBLE_DEVICES)";
@@ -354,7 +383,8 @@ class Finder {
     const int64_t rest = Minus(outside, std::max(of_others, baseline));
     if (!IsRelevant(rest, device)) return;
     const bool all_processes = device.Text("driver_scope") == "device" && of_others == 0;
-    Finding& finding = AddState(FindingCode::kNotRecorded, device, rest, all_processes ? Sure::kMedium : Sure::kHigh);
+    Finding& finding =
+        AddState(FindingCode::kNotRecorded, device.name, rest, all_processes ? Sure::kMedium : Sure::kHigh);
     finding.sentence = Cat(Bytes(rest), " of ", device.name, " are in use outside of recorded calls",
                            all_processes ? ", by this process or by others" : "");
     finding.evidence = baseline > 0 ? Cat("the driver's number minus what is recorded and ", Bytes(baseline),
@@ -373,6 +403,7 @@ class Finder {
       problems.push_back(Cat(found_.dropped, found_.dropped == 1 ? " allocation was" : " allocations were",
                              " not recorded, because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
     }
+    found_.is_all_freed = !found_.memories.empty() && SumOf(profiles_, now_, type_) == 0;
     found_.is_since_start = absl::c_none_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
       return profiles_.text(function.name) == "[before attach]";
     });
@@ -393,9 +424,7 @@ class Finder {
     problems.insert(problems.end(), subject_.problems.begin(), subject_.problems.end());
     if (!series_.restart.empty()) problems.push_back(series_.restart);
     if (problems.empty()) return;
-    Finding& finding = AddState(FindingCode::kIncomplete, Device(Comment("")), 0);
-    finding.bytes = std::nullopt;
-    finding.unknown.emplace_back("bytes", "what is missing has no size");
+    Finding& finding = AddEvent(FindingCode::kIncomplete, "", "what is missing has no size");
     finding.sentence = Cat("the data are not complete: ", problems[0],
                            problems.size() == 1 ? "" : Cat(" (and ", problems.size() - 1, " more)"));
     finding.evidence = "the profile or recording says so";
@@ -404,10 +433,7 @@ class Finder {
   }
 
   void AddFailure(const std::string& memory, const std::string& text, const std::string& next) {
-    Finding& finding = AddState(FindingCode::kOutOfMemory, Device(Comment("")), 0);
-    finding.memory = memory;
-    finding.bytes = std::nullopt;
-    finding.unknown.emplace_back("bytes", "the sentence has the sizes");
+    Finding& finding = AddEvent(FindingCode::kOutOfMemory, memory, "the sentence has the sizes");
     finding.sentence = text;
     finding.evidence = "the program or its allocator reported it";
     finding.action = "see what held the memory then, and make the largest part smaller";
@@ -416,9 +442,7 @@ class Finder {
 
   void AddOff(const std::string& warning) {
     found_.is_recording = false;
-    Finding& finding = AddState(FindingCode::kRecordingOff, Device(Comment("")), 0);
-    finding.bytes = std::nullopt;
-    finding.unknown.emplace_back("bytes", "nothing was recorded since then");
+    Finding& finding = AddEvent(FindingCode::kRecordingOff, "", "nothing was recorded since then");
     finding.sentence = warning;
     finding.evidence = "the process says so";
     finding.action = "turn recording on again; what was allocated in between stays unknown";
@@ -468,9 +492,7 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
   finding.sure = Sure::kMedium;
   const std::string& unit = profiles.types()[type].unit;
   if (unit == "bytes") finding.bytes = Magnitude(distance);
-  for (const char* name : {"per_second", "per_count", "seconds_to_limit"}) {
-    finding.unknown.emplace_back(name, "it is a state, not growth");
-  }
+  NoGrowth(finding);
   finding.sentence = Cat("rank ", result.ranks[row.outlier.first].name, " has ", FormatValue(row.outlier.second, unit),
                          ", ", FormatValue(Magnitude(distance), unit), distance > 0 ? " more" : " less",
                          " than the median of ", result.ranks.size(), " ranks");

@@ -89,6 +89,7 @@ struct Findings {
   bool is_since_start = true;         // else since hbmprof was attached to the program
   int64_t dropped = 0;                // allocations
   bool is_recording = true;           // at the end of the data
+  bool is_all_freed = false;          // nothing is in use any more, so nothing can be kept too long
   std::vector<std::string> problems;  // what the data lack
 
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth

@@ -54,11 +54,9 @@ Json SourceJson(const Findings& findings) {
     Json& parts = entry["parts"] = Json::object();
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }
-  json["trust"] = {{"recording", findings.is_recording},
-                   {"since_start", findings.is_since_start},
-                   {"dropped", findings.dropped},
-                   {"growth_judged", findings.not_judged.empty()},
-                   {"problems", findings.problems}};
+  json["trust"] = {{"recording", findings.is_recording},           {"since_start", findings.is_since_start},
+                   {"all_freed", findings.is_all_freed},           {"dropped", findings.dropped},
+                   {"growth_judged", findings.not_judged.empty()}, {"problems", findings.problems}};
   if (!findings.not_judged.empty()) json["trust"]["not_judged"] = findings.not_judged;
   return json;
 }
@@ -101,6 +99,7 @@ std::string TrustText(const Findings& findings) {
     text += Cat("complete since ", findings.is_since_start ? "the start" : "hbmprof was attached", "; ");
   for (size_t i = 0; i < findings.problems.size() && i < 3; ++i) text += Visible(findings.problems[i]) + "; ";
   text += Cat(findings.dropped, " dropped; recording ", findings.is_recording ? "on" : "OFF");
+  if (findings.is_all_freed) text += "; all memory was freed before the end, so what was kept until then is not seen";
   if (!findings.not_judged.empty()) text += Cat("; growth NOT judged: ", Visible(findings.not_judged));
   return text + "\n";
 }
