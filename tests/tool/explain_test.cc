@@ -153,7 +153,7 @@ TEST_F(ExplainTest, HealthyProcessHasNoFinding) {
   const CommandResult text = RunTool({"explain", path});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_EQ(text.out, path +
-                          ", 1.1 min: GPU:0 4.88 KiB of 62.50 KiB in use, peak 4.88 KiB: 3.91 KiB recorded, 1000 B "
+                          ", 63.0 s: GPU:0 4.88 KiB of 62.50 KiB in use, peak 4.88 KiB: 3.91 KiB recorded, 1000 B "
                           "not recorded\nnothing is wrong, as far as the data show\n"
                           "trust: complete since the start; 0 dropped; recording on\n");
 }
@@ -225,6 +225,8 @@ TEST_F(ExplainTest, SaysThatTheProgramRanOutOfMemory) {
   EXPECT_THAT(Codes(answer), ElementsAre("OUT_OF_MEMORY"));
   EXPECT_EQ(answer["findings"][0]["memory"], "GPU:0");
   EXPECT_EQ(answer["findings"][0]["sentence"], "PyTorch ran out of memory on GPU:0, 2 times");
+  EXPECT_EQ(answer["findings"][0]["function"], "LoadWeights");
+  EXPECT_EQ(answer["findings"][0]["bytes"], 4000);
 }
 
 TEST_F(ExplainTest, DoesNotCallAProgramHealthyThatDoesNotRecord) {

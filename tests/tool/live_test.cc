@@ -349,7 +349,8 @@ TEST_F(LiveLeaksTest, OutputIsThatOfTheKeptFiles) {
   std::vector<std::string> files = {"leaks", "--json"};
   for (const auto& file : FilesIn(folder)) files.push_back(folder + "/" + file);
   ASSERT_EQ(files.size(), 2u + 12u);
-  EXPECT_THAT(FilesIn(folder), testing::Contains("hbmprof.control_program." + std::to_string(program_->pid()) + ".pb.gz"));
+  EXPECT_THAT(FilesIn(folder),
+              testing::Contains("hbmprof.control_program." + std::to_string(program_->pid()) + ".pb.gz"));
   nlohmann::json of_process = nlohmann::json::parse(live.out);
   nlohmann::json of_files = nlohmann::json::parse(RunTool(files).out);
   for (nlohmann::json* json : {&of_process, &of_files}) {

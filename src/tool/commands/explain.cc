@@ -53,7 +53,7 @@ absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& proc
 }
 
 absl::Status JudgeRecording(const ExplainOptions& options, const std::string& path, Answers& answers) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates));
+  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates + 1));
   Subject subject = {path, SourcesText({path})};
   subject.problems = GapsOf(*recorded->reader);
   int64_t failed = 0;

@@ -433,11 +433,36 @@ class Finder {
   }
 
   void AddFailure(const std::string& memory, const std::string& text, const std::string& next) {
-    Finding& finding = AddEvent(FindingCode::kOutOfMemory, memory, "the sentence has the sizes");
+    Finding& finding = Add(FindingCode::kOutOfMemory, memory);
+    NoGrowth(finding);
+    NameLargest(finding);
     finding.sentence = text;
-    finding.evidence = "the program or its allocator reported it";
+    finding.evidence = finding.function.empty()
+                           ? "the program or its allocator reported it"
+                           : Cat("the program or its allocator reported it; ", finding.function, " has ",
+                                 Bytes(*finding.bytes), " of the memory in use, more than others");
     finding.action = "see what held the memory then, and make the largest part smaller";
     finding.next = next;
+  }
+
+  // Sets the function with most memory, and its bytes.
+  void NameLargest(Finding& finding) const {
+    absl::flat_hash_map<uint32_t, int64_t> stacks;
+    for (size_t s = 0; s < now_.samples.size(); ++s) {
+      AddTo(stacks[now_.samples[s].stack], profiles_.Value(now_, s, type_));
+    }
+    std::map<std::pair<std::string, std::string>, int64_t> functions;
+    for (const auto& [number, value] : stacks) {
+      const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(number);
+      if (!stack.empty()) AddTo(functions[{stack[0].name, stack[0].Position()}], value);
+    }
+    const auto most = absl::c_max_element(functions, [](const auto& a, const auto& b) { return a.second < b.second; });
+    if (most == functions.end() || most->second <= 0 || unit_ != "bytes") {
+      finding.unknown.emplace_back("bytes", "no recorded memory is in use");
+      return;
+    }
+    std::tie(finding.function, finding.position) = most->first;
+    finding.bytes = most->second;
   }
 
   void AddOff(const std::string& warning) {
