@@ -235,6 +235,7 @@ TEST_F(ExplainTest, DoesNotCallAProgramHealthyThatDoesNotRecord) {
   const json answer = Explain({Write(maker)});
   EXPECT_THAT(Codes(answer), ElementsAre("RECORDING_OFF"));
   EXPECT_EQ(answer["sources"][0]["trust"]["recording"], false);
+  EXPECT_EQ(answer["findings"][0]["next"], "hbmprof control 7 tracking on");
   EXPECT_THAT(RunTool({"explain", dir_ + "/one.pb.gz"}).out, HasSubstr("recording OFF"));
 }
 

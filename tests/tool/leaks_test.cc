@@ -448,7 +448,7 @@ TEST(Leaks, JudgesTypicalCourses) {
     EXPECT_EQ(verdicts.count(course.name) == 0 ? "flat" : verdicts[course.name], course.verdict) << course.name;
   }
   const std::string few = RunTool(With({"leaks", "--rows", "0"}, {arguments.begin(), arguments.begin() + 6})).out;
-  EXPECT_THAT(few, HasSubstr("GROWS  steady may leak 100.00 B/s"));
+  EXPECT_THAT(few, HasSubstr("GROWS  steady may leak 100 B/s"));
   EXPECT_THAT(few, HasSubstr("6 dumps cannot distinguish a leak from a cache that fills, 12 can"));
   EXPECT_THAT(few, Not(HasSubstr("LEAK")));
   EXPECT_THAT(few, Not(HasSubstr("although they grew")));
@@ -591,7 +591,7 @@ TEST(Leaks, JudgesOneProcessAfterARestart) {
 TEST(Leaks, IgnoresPausesOfTheCounter) {
   // Grows with each request. There are no requests in the second half of the time.
   std::vector<Dump> course;
-  for (int d = 0; d < 20; ++d) course.push_back({1000 * std::min(d, 10), 100 * std::min(d, 10)});
+  for (int d = 0; d < 28; ++d) course.push_back({1000 * std::min(d, 14), 100 * std::min(d, 14)});
   const std::vector<std::string> dumps = WriteDumps(ScratchDir(), course);
   const nlohmann::json json = ToolJson(With({"leaks"}, dumps));
   EXPECT_EQ(json["findings"][0]["code"], "LEAK") << "the only counter counts by itself";
@@ -726,7 +726,7 @@ TEST_F(LeaksOfExamples, FindsTheGrowingList) {
   for (int i = 1; i <= 9; ++i) dumps.push_back(dir_ + "/memory" + std::to_string(i) + ".pb.gz");
   const CommandResult result = RunTool(With({"leaks", "--fail-on-perhaps"}, dumps));
   EXPECT_EQ(result.exit_code, 1) << result.out;
-  EXPECT_THAT(result.out, HasSubstr("1. GROWS  anotherfunc may leak"));
+  EXPECT_THAT(result.out, AllOf(HasSubstr("1. GROWS  "), HasSubstr("anotherfunc")));
 }
 
 }  // namespace

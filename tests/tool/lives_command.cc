@@ -61,7 +61,7 @@ std::vector<Answer> QueryCommand(const Program& program, const std::vector<size_
   if (!json.is_object()) return {};
   std::vector<Answer> answers(program.kinds.size(), Answer::kNo);
   for (const auto& finding : json["findings"]) {
-    if (finding["stack"].empty()) continue;  // all that do not grow by themselves
+    if (finding["stack"].empty()) continue;  // all that are no leaks
     const auto number = std::stoul(finding["function"].get<std::string>().substr(5));
     answers[number] = finding["code"] == "LEAK" ? Answer::kSure : Answer::kPerhaps;
   }

@@ -91,6 +91,9 @@ class Finder {
               " without the ages of buffers cannot show growth; give at least three, better ", kEnoughDumps);
     }
     for (const Device& device : now_.info.devices) AddDevice(device);
+    // Profiles of other tools.
+    const int64_t sum = SumOf(profiles_, now_, type_);
+    if (found_.memories.empty() && unit_ == "bytes" && sum > 0) found_.memories.push_back({"memory", sum, {}, sum, {}});
     AddTrust();
     RankFindings(found_.findings);
     return std::move(found_);
@@ -471,7 +474,8 @@ class Finder {
     finding.sentence = warning;
     finding.evidence = "the process says so";
     finding.action = "turn recording on again; what was allocated in between stays unknown";
-    finding.next = Cat("hbmprof control ", subject_.sources, " tracking on");
+    const std::string pid = now_.info.processes.empty() ? "" : now_.info.processes[0].Text("pid");
+    finding.next = Cat("hbmprof control ", pid.empty() ? "PROCESS" : pid, " tracking on");
   }
 
   const ProfileSet& profiles_;

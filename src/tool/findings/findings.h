@@ -46,7 +46,7 @@ struct Finding {
 
   // Of kLeak and kGrows:
   int64_t growth = 0;             // in the unit of the sample type
-  std::optional<uint32_t> stack;  // the one with the most growth; not set: all that do not grow by themselves
+  std::optional<uint32_t> stack;  // the one with the most growth; not set: all that are no leaks
   std::vector<std::pair<std::string, std::string>> labels;
 
   bool is_minor = false;  // a possible leak of few bytes, as most programs have some
@@ -93,7 +93,7 @@ struct Findings {
   std::vector<std::string> problems;  // what the data lack
 
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth
-  SiteGrowth rest;                // all those that do not grow by themselves, judged as one
+  SiteGrowth rest;                // all those that are no leaks, judged as one
 };
 
 // Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result

@@ -237,7 +237,7 @@ SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t t
   SiteGrowth rest;
   rest.values.resize(series.files.size());
   for (const SiteGrowth& site : sites) {
-    if (site.grows()) continue;
+    if (site.verdict == Verdict::kLeak) continue;
     for (size_t d = 0; d < rest.values.size(); ++d) AddTo(rest.values[d], site.values[d]);
     rest.ages.Add(site.ages);
     AddTo(rest.freed, site.freed);

@@ -39,8 +39,8 @@ struct SiteGrowth {
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 
-// Returns the growth of all sites that do not grow by themselves, judged as one site: many sites can grow together
-// although none of them grows by itself.
+// Returns the growth of all sites that are no leaks, judged as one site: many sites can leak together although none of
+// them is a leak by itself.
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                   const std::vector<SiteGrowth>& sites);
 
