@@ -151,6 +151,27 @@ std::string VerdictOf(const std::string& function, const std::vector<std::string
   return found == verdicts.end() ? "flat" : found->second;
 }
 
+// One site's course as profiles, a second and a hundred requests apart.
+struct Dump {
+  int64_t bytes;
+  int64_t requests;  // negative: the counter is not set
+  int pid = 1;
+  std::map<std::string, std::string> labels;
+};
+std::vector<std::string> WriteDumps(const std::string& dir, const std::vector<Dump>& dumps) {
+  std::vector<std::string> paths;
+  for (size_t d = 0; d < dumps.size(); ++d) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + static_cast<int64_t>(d) * 1000000000);
+    maker.Comment("hbmprof version=1 pid=" + std::to_string(dumps[d].pid));
+    if (dumps[d].requests >= 0) maker.Comment("counter requests value=" + std::to_string(dumps[d].requests));
+    maker.Sample({maker.Frame("site"), maker.Frame("main")}, {1, dumps[d].bytes}, dumps[d].labels);
+    paths.push_back(dir + "/" + std::to_string(100 + d));
+    maker.Write(paths.back());
+  }
+  return paths;
+}
+
 TEST(Leaks, RanksTheOnlyLeakFirstWithItsRate) {
   const nlohmann::json json = Answer(ServerDumps(ScratchDir()));
   ASSERT_EQ(json["findings"].size(), 1u) << json.dump(1);
@@ -384,6 +405,14 @@ TEST(Leaks, LabelsOfBirthsAreInSeconds) {
   EXPECT_EQ(ToolJson({"top", "--tagfocus", "birth=0ms:9000ms", dir + "/births"})["selected"], 10);
 }
 
+TEST(Leaks, JudgeWhatWasKeptUntilAllWasFreed) {
+  std::vector<Dump> course;
+  for (int d = 0; d < 14; ++d) course.push_back({d < 12 ? 1000 * d : 0, 100 * d});
+  const nlohmann::json json = ToolJson(With({"leaks"}, WriteDumps(ScratchDir(), course)));
+  EXPECT_EQ(json["findings"][0]["code"], "LEAK");
+  EXPECT_EQ(json["source"]["profiles"], 12);
+}
+
 TEST(Leaks, ExplainsMissingInput) {
   const std::string dir = ScratchDir();
   const std::vector<std::string> dumps = ServerDumps(dir);
@@ -453,27 +482,6 @@ TEST(Leaks, JudgesTypicalCourses) {
   EXPECT_THAT(few, Not(HasSubstr("LEAK")));
   EXPECT_THAT(few, Not(HasSubstr("although they grew")));
   EXPECT_THAT(RunTool(With({"leaks", "--all"}, arguments)).out, HasSubstr("last grew at dump 2 of 12"));
-}
-
-// One site's course as profiles, a second and a hundred requests apart.
-struct Dump {
-  int64_t bytes;
-  int64_t requests;  // negative: the counter is not set
-  int pid = 1;
-  std::map<std::string, std::string> labels;
-};
-std::vector<std::string> WriteDumps(const std::string& dir, const std::vector<Dump>& dumps) {
-  std::vector<std::string> paths;
-  for (size_t d = 0; d < dumps.size(); ++d) {
-    ProfileMaker maker;
-    maker.message().set_time_nanos(1700000000000000000 + static_cast<int64_t>(d) * 1000000000);
-    maker.Comment("hbmprof version=1 pid=" + std::to_string(dumps[d].pid));
-    if (dumps[d].requests >= 0) maker.Comment("counter requests value=" + std::to_string(dumps[d].requests));
-    maker.Sample({maker.Frame("site"), maker.Frame("main")}, {1, dumps[d].bytes}, dumps[d].labels);
-    paths.push_back(dir + "/" + std::to_string(100 + d));
-    maker.Write(paths.back());
-  }
-  return paths;
 }
 
 // The list of JAX's manual: twelve dumps, and what it adds in each has a label value of its own.

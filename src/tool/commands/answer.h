@@ -11,10 +11,6 @@ namespace hbmprof::tool {
 // Says so on stderr.
 void WaitForAges(const std::string& command, const std::vector<LiveProcess>& processes);
 
-// Removes the last states of a recording if nothing is in use in them, because the program has freed all at its end.
-// Enough states are left if there was one more.
-void RemoveFreedEnd(ProfileSet& states);
-
 // Profiles of one program, ready to be judged.
 struct JudgedProfiles {
   DumpSeries series;

@@ -53,7 +53,7 @@ absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& proc
 }
 
 absl::Status JudgeRecording(const ExplainOptions& options, const std::string& path, Answers& answers) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates + 1));
+  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates));
   Subject subject = {path, SourcesText({path})};
   subject.problems = GapsOf(*recorded->reader);
   int64_t failed = 0;
@@ -71,7 +71,6 @@ absl::Status JudgeRecording(const ExplainOptions& options, const std::string& pa
                            FormatSeconds(static_cast<double>(Minus(last.time, tables.start_time)) / 1e9));
     subject.next_of_failures = Cat("hbmprof top ", SourcesText({path + "@oom"}));
   }
-  RemoveFreedEnd(recorded->states);
   return Judge(options, std::move(recorded->states), std::move(subject), answers);
 }
 
@@ -186,14 +185,6 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
   sleep(static_cast<unsigned>(seconds));
 }
 
-void RemoveFreedEnd(ProfileSet& states) {
-  const std::optional<size_t> type = states.FindType("inuse_space");
-  constexpr size_t kLeast = 6;
-  while (type.has_value() && states.files().size() > kLeast && SumOf(states, states.files().back(), *type) == 0) {
-    states.RemoveFiles({states.files().size() - 1});
-  }
-}
-
 absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const std::string& type,
                                               const std::string& counter) {
   JudgedProfiles judged;
@@ -221,9 +212,8 @@ absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const 
 Command AddExplainCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("explain", "Say what is wrong with the memory of programs, and what to do");
   auto options = std::make_shared<ExplainOptions>();
-  arguments->add_option(
-      "SOURCE", options->sources,
-      "A process, profiles, a recording or a snapshot of PyTorch; default: all processes of this host");
+  arguments->add_option("SOURCE", options->sources,
+                        "A process, profiles, a recording, a snapshot of PyTorch; default: all processes of this host");
   arguments->add_option("-p,--per", options->counter,
                         "Growth per unit of this counter (default: the only one of the program)");
   arguments->add_option("-n,--rows", options->rows, "Findings to show, 0 for all")

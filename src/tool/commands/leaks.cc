@@ -138,8 +138,7 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
     ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded,
-                     ReadRecorded("leaks", options.files[0], kJudgedStates + 1));
-    RemoveFreedEnd(recorded->states);
+                     ReadRecorded("leaks", options.files[0], kJudgedStates));
     return std::move(recorded->states);
   }
   return ReadProfiles(options.files);
