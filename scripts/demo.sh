@@ -38,12 +38,10 @@ show "hbmprof leaks --per requests --rows 1 --frames 1 $demo/dump.*.pb.gz"
 hbmprof leaks --per requests --json "$demo"/dump.*.pb.gz | python3 -c '
 import json, sys
 data = json.load(sys.stdin)
-leaks = [site for site in data["sites"] if site["verdict"] == "leak"]
+leaks = [finding for finding in data["findings"] if finding["code"] == "LEAK"]
 if not leaks:
   sys.exit("error: no leak was found")
-stack = [frame["name"] for frame in leaks[0]["stack"]]
-grew = sum(site["growth"] for site in leaks if site["stack"][0]["name"] == stack[0])
-requests = data["counter"]["values"][-1] - data["counter"]["values"][0]
+stack = [frame.split(" ")[0] for frame in leaks[0]["stack"]]
 path = reversed(stack[:stack.index("main")] if "main" in stack else stack)
 print()
 print("What leaks  ", stack[0])

@@ -126,7 +126,7 @@ def leak_after_attach(session):
         time.sleep(SECONDS_OF_THE_LEAK)
         output += session.command("leaks", process.pid)
         process.stdin.close()
-    accused = re.findall(r"LEAK .*\n(?:(?! *\d+\. ).*\n)*?  +(\w[\w.]*)  +/.*/programs/", output)
+    accused = re.findall(r"LEAK .*\n(?:(?! *\d+\. ).*\n)*?      +(\w[\w.]*)  +/.*/programs/", output)
     return None if accused and set(accused) == {"remember_activation"} else output
 
 

@@ -226,7 +226,7 @@ TEST(ByLibrary, LeaksNameTheLibrary) {
   }
   const CommandResult result = RunTool(arguments);
   const nlohmann::json json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["sites"][0]["labels"]["library"], "NCCL") << result.out;
+  EXPECT_EQ(json["findings"][0]["labels"]["library"], "NCCL") << result.out;
 }
 
 TEST(ByLibrary, UsersExtendTheTable) {

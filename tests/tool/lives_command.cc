@@ -30,7 +30,7 @@ Program MakeProgram(uint64_t seed, size_t dumps, DumpTimes when, size_t sites_of
 
 std::vector<Answer> QueryCommand(const Program& program, const std::vector<size_t>& dumps, bool with_ages,
                                  const std::string& directory) {
-  std::vector<std::string> arguments = {"leaks", "--rows", "0"};
+  std::vector<std::string> arguments = {"leaks", "--rows", "0", "--frames", "1"};
   for (const size_t d : dumps) {
     ProfileMaker maker(
         {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
@@ -60,10 +60,10 @@ std::vector<Answer> QueryCommand(const Program& program, const std::vector<size_
   const nlohmann::json json = ToolJson(arguments);
   if (!json.is_object()) return {};
   std::vector<Answer> answers(program.kinds.size(), Answer::kNo);
-  for (const auto& site : json["sites"]) {
-    const auto number = std::stoul(site["stack"][0]["name"].get<std::string>().substr(5));
-    if (site["verdict"] == "leak") answers[number] = Answer::kSure;
-    if (site["verdict"] == "perhaps") answers[number] = Answer::kPerhaps;
+  for (const auto& finding : json["findings"]) {
+    if (finding["stack"].empty()) continue;  // all that are no leaks
+    const auto number = std::stoul(finding["function"].get<std::string>().substr(5));
+    answers[number] = finding["code"] == "LEAK" ? Answer::kSure : Answer::kPerhaps;
   }
   return answers;
 }

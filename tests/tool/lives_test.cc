@@ -77,26 +77,16 @@ TEST(Lives, LateDumpsWithAges) {
 
 TEST(Lives, EighteenDumpsWithoutAges) {
   Shares shares = MeasureShares(18, DumpTimes::kWhole, false);
-  EXPECT_GE(shares.leaks.SureShare(), 0.75);
+  EXPECT_GE(shares.leaks.SureShare(), 0.7);
   EXPECT_GE(shares.leaks.AnyShare(), 0.88);
   EXPECT_LE(shares.others.SureShare(), 0.05);
+  EXPECT_LE(shares.others.AnyShare(), 0.25);
 }
 
-TEST(Lives, MoreDumpsOfTheSameProgramKeepTheVerdict) {
-  const std::string directory = ScratchDir();
-  Tally kept;
-  for (size_t r = 0; r < 3; ++r) {
-    const Program program = MakeProgram(7000 + r, 61, DumpTimes::kWhole, 3);
-    const std::vector<Answer> all = QueryCommand(program, AllDumps(61), false, directory);
-    const std::vector<Answer> some = QueryCommand(program, SpreadDumps(61, 8), false, directory);
-    ASSERT_EQ(all.size(), some.size());
-    for (size_t s = 0; s < all.size(); ++s) {
-      if (program.kinds[s]->is == Is::kLeak && some[s] == Answer::kSure) kept.Add(all[s]);
-    }
-  }
-  EXPECT_GE(kept.all, 100);
-  EXPECT_GE(kept.SureShare(), 0.9);
-  EXPECT_GE(kept.AnyShare(), 0.95);
+TEST(Lives, FewDumpsWithoutAgesAreNeverSure) {
+  Shares shares = MeasureShares(8, DumpTimes::kWhole, false);
+  EXPECT_EQ(shares.leaks.SureShare(), 0);
+  EXPECT_GE(shares.leaks.AnyShare(), 0.9);
 }
 
 TEST(Lives, VerdictIsIndependentOfUnitsAndOrigin) {

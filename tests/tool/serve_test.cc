@@ -319,7 +319,7 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"report", url, "-o", file("report.html")},
                                                     {"report", url, url, "--base=" + url, "-o", file("several.html")},
                                                     {"report", url, "-o", url},
-                                                    {"advise", url},
+                                                    {"explain", url},
                                                     {"timeline", url},
                                                     {"who", url, "0x1"},
                                                     {"who", file("none"), url},

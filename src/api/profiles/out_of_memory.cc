@@ -206,7 +206,9 @@ std::string NameOfProcess(int64_t pid) {
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const DefaultOptions& options) {
   const ScopedMark mark(std::string(kReportMark).append(failure.call));
-  const Snapshot snapshot = profiler.TakeSnapshot();
+  Snapshot snapshot = profiler.TakeSnapshot();
+  snapshot.warnings.push_back(
+      std::string("Out of memory on ").append(failure.device).append(": ").append(JudgeOutOfMemory(failure).text));
   std::shared_ptr<const LastProfile> before;
   {
     LastProfileSlot& slot = last_profile.Get();

@@ -24,7 +24,7 @@ struct Command {
 using AddCommand = Command(CLI::App& tool);
 AddCommand AddRunCommand, AddAttachCommand, AddDetachCommand, AddPsCommand, AddDumpCommand, AddControlCommand,
     AddServeCommand, AddDoctorCommand, AddTopCommand, AddDiffCommand, AddRanksCommand, AddPeekCommand, AddLeaksCommand,
-    AddSymbolizeCommand, AddReportCommand, AddAdviseCommand, AddTimelineCommand, AddWhoCommand, AddConvertCommand,
+    AddSymbolizeCommand, AddReportCommand, AddExplainCommand, AddTimelineCommand, AddWhoCommand, AddConvertCommand,
     AddCheckCommand, AddCompletionCommand;
 
 // The most that options such as --rows accept.

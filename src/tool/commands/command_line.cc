@@ -290,9 +290,9 @@ int Run(int argc, char** argv, std::string* command_name) {
   // In the order of the help page.
   for (AddCommand* const add :
        {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,        AddDumpCommand,
-        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddTopCommand,       AddDiffCommand,
+        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddExplainCommand,   AddTopCommand,      AddDiffCommand,
         AddRanksCommand,     AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand,
-        AddAdviseCommand,    AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
+        AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
         AddCompletionCommand}) {
     commands.push_back(add(tool));
   }

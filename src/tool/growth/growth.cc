@@ -1,7 +1,6 @@
 #include "src/tool/growth/growth.h"
 
 #include <cmath>
-#include <set>
 #include <tuple>
 
 #include "src/core/pool_samples.h"
@@ -12,26 +11,6 @@ namespace hbmprof::tool {
 namespace {
 
 std::string Percent(double share) { return Cat(std::llround(100 * share), " %"); }
-
-constexpr char kMayBeCache[] = "a cache that is not yet full looks the same: dump again when it must be full";
-constexpr char kMore[] = "dumps over twice the time show whether the growth continues";
-constexpr char kJumps[] = "one-time jumps look the same";
-constexpr char kMoreJumps[] = "if there are more jumps in the same time again, it is a leak; otherwise not";
-constexpr size_t kFewDumps = 6;  // fewer do not tell a leak from a cache that fills
-
-// What each feature of a course says, as a part of a sentence, and the effect of more dumps.
-struct Says {
-  const char* for_leak;
-  const char* against;
-  const char* more_dumps;
-};
-constexpr Says kSays[kFeatures] = {{"it grew without long pauses", kJumps, kMoreJumps},
-                                   {"it does not approach a limit", "it may approach a limit", kMore},
-                                   {"the highest values rise until the end", "the highest values hardly rise", kMore},
-                                   {"it grew all the time", "nearly all growth is at the end", kMore},
-                                   {"the growth is even until the end", kJumps, kMoreJumps},
-                                   {"the growth is even until the end", "it fluctuates", kMore},
-                                   {"it grew in even steps", kJumps, kMoreJumps}};
 
 class SiteJudge {
  public:
@@ -47,44 +26,40 @@ class SiteJudge {
   }
 
   void Fill(SiteGrowth& site) const {
-    size_t first = series_.begin;
     const size_t last = series_.end - 1;
-    const bool has_course = last - first >= 2;
+    const bool has_course = last - series_.begin >= 2;
     // Not those of samples that were added to the profile.
     const bool has_ages = now_ > 0 && (!site.ages.empty() || site.values[last] == 0);
+    Judgement judgement;
     if (has_course) {
       Course course;
       for (const size_t d : dumps_) {
         course.at.push_back(at_[d]);
         course.in_use.push_back(static_cast<double>(site.values[d]));
       }
-      const Judgement judgement = Judge(course);
-      if (!has_ages) first = dumps_[judgement.first];
+      judgement = Judge(course);
       site.verdict = judgement.verdict;
       site.sure = judgement.sure;
-      Explain(judgement, site);
+      site.why = WhyOf(judgement);
     }
-    SetGrowth(first, Minus(site.values[last], site.values[first]), site);
+    SetGrowth(Minus(site.values[last], site.values[series_.begin]), site);
     if (has_ages) {
-      JudgeAges(has_course, site);
+      JudgeAges(has_course, judgement.is_steady, site);
     } else if (!has_course) {
       site.why = "the ages of its buffers are not known";
-      site.more_dumps = "three dumps or more show whether it grows";
     }
   }
 
  private:
-  // Sets the growth from the dump `first` to the last judged one, and its rates.
-  void SetGrowth(size_t first, int64_t growth, SiteGrowth& site) const {
-    const size_t last = series_.end - 1;
-    const auto rate = [&](double length) { return length > 0 ? static_cast<double>(growth) / length : 0; };
-    const auto length = [&](const std::vector<double>& units) {
-      return units.empty() ? 0 : units[last] - units[first];
+  // Sets the growth from the first judged dump to the last one, and its rates.
+  void SetGrowth(int64_t growth, SiteGrowth& site) const {
+    const auto rate = [&](const std::vector<double>& units) {
+      const double length = units.empty() ? 0 : units[series_.end - 1] - units[series_.begin];
+      return length > 0 ? std::optional(static_cast<double>(growth) / length) : std::nullopt;
     };
     site.growth = growth;
-    site.per_interval = rate(static_cast<double>(last - first));
-    site.per_second = rate(length(series_.seconds));
-    site.per_count = rate(length(series_.counts));
+    site.per_second = rate(series_.seconds);
+    site.per_count = rate(series_.counts);
   }
 
   LifeTable TableOf(const SiteGrowth& site) const {
@@ -105,7 +80,7 @@ class SiteJudge {
   }
 
   // Replaces the verdict on the course, which is the second witness, by that on the ages.
-  void JudgeAges(bool has_course, SiteGrowth& site) const {
+  void JudgeAges(bool has_course, bool is_steady, SiteGrowth& site) const {
     using Finding = LifeJudgement::Finding;
     const LifeTable table = TableOf(site);
     const LifeJudgement life = JudgeLives(table);
@@ -113,21 +88,25 @@ class SiteJudge {
     const std::string freed = age == 0 ? "this call stack freed none"
                                        : Cat("buffers of this call stack that are freed live ",
                                              age > 1 ? "up to " : "less than ", FormatDuration(age));
-    const bool course_leaks = has_course && site.verdict == Verdict::kLeak;
-    if (!has_course) site.growth = static_cast<int64_t>(life.kept_bytes);
+    if (!has_course) {
+      site.growth = static_cast<int64_t>(life.kept_bytes);
+      // A counter counts from the start, as the kept buffers do.
+      if (!series_.counts.empty() && series_.counts.back() > 0)
+        site.per_count = life.kept_bytes / series_.counts.back();
+    }
     const bool is_leak = life.finding == Finding::kLeak;
     if (is_leak && has_course && site.growth <= 0) {
       // It also frees much: less is in use at the last dump than at the first one, although it keeps more and more.
       const double seconds =
           series_.seconds.empty() ? 0 : series_.seconds[series_.end - 1] - series_.seconds[series_.begin];
-      SetGrowth(series_.begin, std::llround(seconds > 0 ? life.per_second * seconds : life.kept_bytes), site);
+      SetGrowth(std::llround(seconds > 0 ? life.per_second * seconds : life.kept_bytes), site);
     }
     if (life.finding < Finding::kStopped) {
       site.per_second = life.per_second;
       site.oldest = now_ - life.oldest;
       site.newest = now_ - life.newest;
       site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
-      site.sure = course_leaks ? Sure::kHigh : is_leak && life.times >= 9 ? Sure::kMedium : Sure::kLow;
+      site.sure = !is_leak ? Sure::kLow : is_steady ? Sure::kHigh : life.times >= 9 ? Sure::kMedium : Sure::kLow;
       const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
       const std::string kept =
           Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
@@ -137,18 +116,15 @@ class SiteJudge {
                  : life.finding == Finding::kBatch
                      ? Cat("may be a batch: ", kept, ", but all from the time before were")
                      : Cat(kept, ", but they were born at few times, or not lately");
-      site.more_dumps = is_leak ? kMayBeCache : "a dump after twice the time shows whether it goes on";
       return;
     }
-    if (course_leaks) {
+    if (is_steady) {
       site.verdict = Verdict::kPerhaps;
       site.sure = Sure::kLow;
-      site.why = "grows, but no buffer is old: " + site.why;
-      site.more_dumps = "a buffer that is always replaced by a larger one looks like this; so do more and more clients";
+      site.why = Cat("grows, but no buffer is old, as if a buffer is replaced by larger ones: ", site.why);
       return;
     }
     if (has_course && site.verdict != Verdict::kPerhaps) return;
-    site.more_dumps = "it is a leak only if it keeps more buffers";
     if (life.finding == Finding::kStopped) {
       site.verdict = Verdict::kStopped;
       site.why = Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago");
@@ -161,44 +137,30 @@ class SiteJudge {
     }
   }
 
-  // Sets the reason of a verdict, and the effect of more dumps, each a sentence.
-  void Explain(const Judgement& j, SiteGrowth& site) const {
-    const auto set = [&site](std::string why, std::string more_dumps) {
-      site.why = std::move(why);
-      site.more_dumps = std::move(more_dumps);
-    };
-    if (j.verdict == Verdict::kFlat) {
-      return set(j.returned > 0 ? "shrank" : "did not change", "it is a leak only if it begins to grow");
-    }
-    if (j.verdict == Verdict::kUpAndDown) {
-      return set(Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added"),
-                 "it is a leak only if its lowest values continue to rise");
-    }
-    if (j.verdict == Verdict::kStopped) {
-      return set(Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1),
-                 "it is a leak only if it grows again");
+  // Returns the reason of a verdict on totals.
+  std::string WhyOf(const Judgement& j) const {
+    switch (j.verdict) {
+      case Verdict::kFlat:
+        return j.returned > 0 ? "shrank" : "did not change";
+      case Verdict::kUpAndDown:
+        return Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
+      case Verdict::kStopped:
+        return Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1);
+      default:
+        break;
     }
     const std::string grew = Cat(
-        "grew permanently in ", j.steps, " of ", dumps_.size() - 1 - j.first, " intervals",
-        j.first == 0 ? "" : Cat(" since dump ", dumps_[j.first] + 1), "; ",
-        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing",
-        "; ");
-    const Says& says = kSays[static_cast<size_t>(j.strongest)];
-    if (j.verdict == Verdict::kLeak) {
-      const char kOften[] =
-          " dumps give a more reliable verdict; a cache that is not yet full looks the same until it is full";
-      set(grew + says.for_leak,
-          j.sure == Sure::kHigh ? kMayBeCache : Cat(dumps_.size() < kFewDumps ? "six" : "twelve", kOften));
-    } else if (dumps_.size() < kFewDumps) {
-      set(Cat(grew, dumps_.size(), " dumps cannot distinguish a leak from a cache that fills"),
-          "six dumps are enough if it grows evenly, twelve if it grows in bursts");
-    } else if (j.strongest == Feature::kLimit && j.late < 0.5) {
-      set(Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
-              " of what the second third added"),
-          "dumps over twice the time show whether it stops");
-    } else {
-      set(grew + says.against, says.more_dumps);
+        "grew permanently in ", j.steps, " of ", dumps_.size() - 1, " intervals; ",
+        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing");
+    if (j.verdict == Verdict::kLeak) return grew;
+    if (j.late < 0.4) {
+      return Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
+                 " of what the second third added");
     }
+    return dumps_.size() < kEnoughDumps
+               ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ", "that fills, ",
+                     kEnoughDumps, " can")
+               : grew + "; the growth is uneven";
   }
 
   const DumpSeries& series_;
@@ -264,93 +226,24 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     progress.Advance(1);
   }
   absl::c_sort(sites, [](const SiteGrowth& a, const SiteGrowth& b) {
-    return std::make_tuple(a.verdict, -a.per_interval, a.stack, a.labels) <
-           std::make_tuple(b.verdict, -b.per_interval, b.stack, b.labels);
+    return std::make_tuple(a.verdict, -a.growth, a.stack, a.labels) <
+           std::make_tuple(b.verdict, -b.growth, b.stack, b.labels);
   });
   return sites;
 }
 
 SiteGrowth RestOf(const ProfileSet& profiles, const DumpSeries& series, size_t type,
-                  const std::vector<SiteGrowth>& sites, Verdict explained) {
+                  const std::vector<SiteGrowth>& sites) {
   SiteGrowth rest;
   rest.values.resize(series.files.size());
   for (const SiteGrowth& site : sites) {
-    if (site.verdict <= explained) continue;
+    if (site.verdict == Verdict::kLeak) continue;
     for (size_t d = 0; d < rest.values.size(); ++d) AddTo(rest.values[d], site.values[d]);
     rest.ages.Add(site.ages);
     AddTo(rest.freed, site.freed);
   }
   SiteJudge(profiles, series, type).Fill(rest);
   return rest;
-}
-
-Sites SitesWith(Verdict verdict, const ProfileSet& profiles, const std::vector<SiteGrowth>& sites) {
-  Sites found;
-  std::set<std::string> functions;
-  for (const SiteGrowth& site : sites) {
-    if (site.verdict != verdict) continue;
-    AddTo(found.growth, site.growth);
-    const std::string name = NameOf(profiles, site);
-    if (!functions.insert(name).second) continue;
-    if (functions.size() <= 2) found.names += (found.names.empty() ? "" : " and ") + name;
-  }
-  found.function_count = functions.size();
-  if (functions.size() > 2) {
-    found.names += Cat(" and ", functions.size() - 2, functions.size() == 3 ? " other function" : " other functions");
-  }
-  return found;
-}
-
-std::string NameOf(const ProfileSet& profiles, const SiteGrowth& site) {
-  const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
-  return stack.empty() ? "[no stack]" : stack[0].name;
-}
-
-std::string DeviceOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, uint32_t stack) {
-  std::map<std::string, int64_t> sums;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack != stack) continue;
-    AddTo(sums[profiles.LabelText(file.samples[s].labels, "device")], profiles.Value(file, s, type));
-  }
-  const auto most = absl::c_max_element(sums, [](const auto& a, const auto& b) { return a.second < b.second; });
-  return most == sums.end() ? "" : most->first;
-}
-
-std::string LeakSentence(const ProfileSet& profiles, const ProfileSet::File& now, size_t type,
-                         const std::vector<SiteGrowth>& sites) {
-  const Sites leaks = SitesWith(Verdict::kLeak, profiles, sites);
-  if (leaks.function_count == 0) return "";
-  double per_second = 0;
-  std::map<std::string, double> rates;  // by device
-  for (const SiteGrowth& site : sites) {
-    if (site.verdict != Verdict::kLeak) continue;
-    per_second += site.per_second;
-    rates[DeviceOf(profiles, now, type, site.stack)] += site.per_second;
-  }
-  const std::string unit = profiles.types()[type].unit;
-  std::string text = Cat(leaks.names, leaks.function_count == 1 ? " leaks " : " leak ");
-  if (per_second > 0) {
-    text += Cat(FormatValue(static_cast<int64_t>(per_second), unit), " each second (", FormatChange(leaks.growth, unit),
-                ")");
-  } else {
-    text += FormatValue(leaks.growth, unit);
-  }
-  double least = -1;
-  std::string first;
-  for (const ProfileInfo::Device& device : now.info.devices) {
-    const auto rate = rates.find(device.name);
-    const std::optional<int64_t> limit = device.Number("limit");
-    if (!device.is_device_memory() || unit != "bytes" || rate == rates.end() || rate->second <= 0 ||
-        !limit.has_value()) {
-      continue;
-    }
-    const double left = static_cast<double>(Minus(*limit, device.Number("in_use").value_or(0))) / rate->second;
-    if (left < 0 || (least >= 0 && left >= least)) continue;
-    least = left;
-    first = device.name;
-  }
-  if (least >= 0) text += Cat("; ", first, " reaches its limit in ", FormatDuration(least));
-  return text + ".";
 }
 
 const char* VerdictName(Verdict verdict) {

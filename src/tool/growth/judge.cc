@@ -5,47 +5,7 @@
 namespace hbmprof::tool {
 namespace {
 
-// The weights of the features, with two dumps more than one and with very many. tests/tool/fit_judge.cc found them by
-// logistic regression; benchmarks/LEAKS.md has its command and the precision of the verdicts.
-struct Weight {
-  double few;
-  double many;
-  double usual;  // the mean of the feature
-};
-constexpr Weight kBias = {-1.33, -1.53, 1.00};
-constexpr Weight kWeights[kFeatures] = {
-    {-0.52, -1.08, 0.57},  // kPause
-    {-0.02, -1.21, 0.41},  // kLimit
-    {1.88, 2.67, 0.24},    // kHighest
-    {-1.00, -4.11, 0.16},  // kLate
-    {2.44, 2.69, 0.23},    // kEvenEnd
-    {1.26, 9.51, 0.40},    // kStraight
-    {-1.29, -0.52, 0.72},  // kUneven
-};
-
 double Clamped(double value, double least, double most) { return std::min(std::max(value, least), most); }
-
-// The dumps of a course that grew. Times are from 0 to 1, and values are multiples of the growth of `low`.
-struct Part {
-  explicit Part(const Course& course) : v(course.in_use), low(v), high(v) {
-    for (const double at : course.at) t.push_back((at - course.at.front()) / (course.at.back() - course.at.front()));
-    for (size_t i = v.size() - 1; i-- > 0;) low[i] = std::min(low[i], low[i + 1]);
-    for (size_t i = 1; i < v.size(); ++i) high[i] = std::max(high[i], high[i - 1]);
-    const double begin = low.front();
-    const double growth = low.back() - begin;
-    for (std::vector<double>* values : {&v, &low, &high}) {
-      for (double& value : *values) value = (value - begin) / growth;
-    }
-  }
-  size_t size() const { return t.size(); }
-  // Returns the mean growth of `low` per time in the interval that ends with this dump.
-  double Rate(size_t i) const { return (low[i] - low[i - 1]) / (t[i] - t[i - 1]); }
-
-  std::vector<double> t;
-  std::vector<double> v;
-  std::vector<double> low;   // the lowest value from this dump on
-  std::vector<double> high;  // the highest value until this dump
-};
 
 // Returns the value at `time` by linear interpolation between dumps.
 double At(const std::vector<double>& times, const std::vector<double>& values, double time) {
@@ -55,66 +15,33 @@ double At(const std::vector<double>& times, const std::vector<double>& values, d
   return values[i - 1] + Clamped(share, 0, 1) * (values[i] - values[i - 1]);
 }
 
-// Returns the mean of the squared residuals of the least-squares line of `v` over `x`.
-double Residuals(const std::vector<double>& x, const std::vector<double>& v) {
-  const auto n = static_cast<double>(v.size());
-  double mean_x = 0;
+// Returns the coefficient of determination of the least-squares line: 1 if the values are on a line.
+double Straightness(const Course& course) {
+  const auto n = static_cast<double>(course.at.size());
+  double mean_t = 0;
   double mean_v = 0;
-  for (size_t i = 0; i < v.size(); ++i) {
-    mean_x += x[i] / n;
-    mean_v += v[i] / n;
+  for (size_t i = 0; i < course.at.size(); ++i) {
+    mean_t += course.at[i] / n;
+    mean_v += course.in_use[i] / n;
   }
-  double xx = 0;
-  double xv = 0;
+  double tt = 0;
+  double tv = 0;
   double vv = 0;
-  for (size_t i = 0; i < v.size(); ++i) {
-    xx += (x[i] - mean_x) * (x[i] - mean_x);
-    xv += (x[i] - mean_x) * (v[i] - mean_v);
-    vv += (v[i] - mean_v) * (v[i] - mean_v);
+  for (size_t i = 0; i < course.at.size(); ++i) {
+    const double t = course.at[i] - mean_t;
+    const double v = course.in_use[i] - mean_v;
+    tt += t * t;
+    tv += t * v;
+    vv += v * v;
   }
-  return std::max(0.0, vv - xv * xv / xx) / n;
+  return vv > 0 ? tv / tt * (tv / vv) : 0;
 }
 
-Features MeasurePart(const Part& part) {
-  const std::vector<double>& t = part.t;
-  const size_t n = part.size();
-  size_t last = 1;  // dump of growth
-  double slowest = part.Rate(n - 1);
-  double fastest = slowest;
-  for (size_t i = 1; i < n; ++i) {
-    if (part.Rate(i) > 0) last = i;
-    if (i + 3 < n) continue;
-    slowest = std::min(slowest, part.Rate(i));
-    fastest = std::max(fastest, part.Rate(i));
-  }
-  double uneven = 0;  // squared coefficient of variation of the rates until the last growth, times `last`
-  for (size_t i = 1; i <= last; ++i) {
-    const double off = part.Rate(i) * t[last] - 1;
-    uneven += (t[i] - t[i - 1]) / t[last] * off * off * static_cast<double>(last);
-  }
-  const double line = Residuals(t, part.v);
-  double curve = line;
-  for (double length = 0.05; length <= 0.7; length *= 1.25) {
-    std::vector<double> limited;
-    for (const double time : t) limited.push_back(1 - std::exp(-time / length));
-    curve = std::min(curve, Residuals(limited, part.v));
-  }
-  const double intervals = (1 - t[last]) / t[last] * static_cast<double>(last);  // of the mean length, since the growth
-  const double rise = part.high.back() - part.high.front();
-  const double late = 1 - At(t, part.low, 2 / 3.0);
-  return {Clamped(std::log1p(intervals * static_cast<double>(last + 1) / (uneven + 0.5)), 0, 5),
-          Clamped(std::log10((line + 1e-6) / (curve + 1e-6)), 0, 3),
-          (part.high.back() - At(t, part.high, 2 / 3.0)) / rise,
-          late * late,
-          fastest > 0 ? slowest / fastest : 0,
-          Clamped(-std::log10(line + 1e-5), 0, 5) / 5,
-          Clamped(std::log1p(uneven / static_cast<double>(last)), 0, 4)};
-}
-
-// Returns the part of the dumps that have less information than very many: 1 for three dumps.
-double Fewness(size_t dumps) { return 2 / static_cast<double>(dumps - 1); }
-
-double Mixed(const Weight& weight, double fewness) { return weight.many + (weight.few - weight.many) * fewness; }
+// Thresholds of the totals. benchmarks/LEAKS.md has the precision of the verdicts.
+constexpr double kLateRise = 0.06;      // of the rise of the highest value: in the last third of the time, at least
+constexpr double kLeakLateRise = 0.2;   // likewise, of a leak
+constexpr double kStraight = 0.75;      // coefficient of determination of a leak, at least
+constexpr double kVeryStraight = 0.95;  // likewise, if it is sure
 
 constexpr double kStart = 0.04;  // of the uptime: what is born before belongs to the start of the program
 
@@ -259,8 +186,6 @@ class LifeJudge {
 
 }  // namespace
 
-Features Measure(const Course& course) { return MeasurePart(Part(course)); }
-
 Judgement Judge(const Course& course) {
   const std::vector<double>& v = course.in_use;
   Judgement judgement;
@@ -276,37 +201,27 @@ Judgement Judge(const Course& course) {
   judgement.verdict = judgement.returned > 0.25 * judgement.taken ? Verdict::kUpAndDown : Verdict::kStopped;
   if (v.back() <= v.front()) return judgement;
 
-  const Part part(course);
-  const Features features = MeasurePart(part);
-  const double fewness = Fewness(part.size());
-  double score = Mixed(kBias, fewness);
-  for (size_t f = 0; f < kFeatures; ++f) score += Mixed(kWeights[f], fewness) * features[f];
-  // The thresholds come from the precision of the verdicts. With few dumps they are further apart.
-  const bool is_leak = score >= 0.86 + (0.37 + 0.38 * fewness) * fewness;
-  const double second = At(part.t, part.low, 2 / 3.0) - At(part.t, part.low, 1 / 3.0);
-  const double third = 1 - At(part.t, part.low, 2 / 3.0);
-  const bool is_young = judgement.returned == 0 && third > 0.9;  // it began to grow at the end
-  if (!is_leak && score < -1 - 0.3 * fewness * fewness && !is_young) return judgement;
+  std::vector<double> low(v);   // the lowest value from this dump on: kept memory
+  std::vector<double> high(v);  // the highest value until this dump
+  for (size_t i = v.size() - 1; i-- > 0;) low[i] = std::min(low[i], low[i + 1]);
+  for (size_t i = 1; i < v.size(); ++i) high[i] = std::max(high[i], high[i - 1]);
+  const double begin = course.at.front();
+  const double length = course.at.back() - begin;
+  const auto last_third = [&](const std::vector<double>& values) {
+    return values.back() - At(course.at, values, begin + length * 2 / 3);
+  };
+  const double late_rise = last_third(high) / (high.back() - high.front());
+  if (late_rise < kLateRise) return judgement;
+  const double straightness = Straightness(course);
+  judgement.is_steady = straightness >= kStraight && late_rise >= kLeakLateRise;
+  const bool is_leak = judgement.is_steady && v.size() >= kEnoughDumps;
   judgement.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
-  if (is_leak && part.size() >= 6) {
-    judgement.sure = part.size() >= 12 || (part.size() >= 8 && score >= 2.5) ? Sure::kHigh : Sure::kMedium;
-  }
-
-  double strongest = 0;
-  for (size_t f = 0; f < kFeatures; ++f) {
-    const double says = Mixed(kWeights[f], fewness) * (features[f] - kWeights[f].usual) * (is_leak ? 1 : -1);
-    if (says <= strongest) continue;
-    strongest = says;
-    judgement.strongest = static_cast<Feature>(f);
-  }
+  if (is_leak) judgement.sure = straightness >= kVeryStraight ? Sure::kHigh : Sure::kMedium;
+  const double third = last_third(low);
+  const double second = At(course.at, low, begin + length * 2 / 3) - At(course.at, low, begin + length / 3);
   judgement.late = second + third > 0 ? third / (second + third) : 0;
-  const auto start = static_cast<size_t>(absl::c_lower_bound(part.t, 0.2) - part.t.begin());
-  const double before = part.low[start];
-  if (before < 1 && (1 - before) / (1 - part.t[start]) < before / part.t[start] / 4) judgement.first = start;
-  const double relevant = std::min(0.01, 0.2 / static_cast<double>(part.size() - 1)) * (1 - part.low[judgement.first]);
-  for (size_t i = judgement.first + 1; i < part.size(); ++i) {
-    judgement.steps += part.low[i] - part.low[i - 1] > relevant ? 1 : 0;  // smaller steps do not count
-  }
+  const double relevant = std::min(0.01, 0.2 / static_cast<double>(v.size() - 1)) * (low.back() - low.front());
+  for (size_t i = 1; i < v.size(); ++i) judgement.steps += low[i] - low[i - 1] > relevant ? 1 : 0;
   return judgement;
 }
 

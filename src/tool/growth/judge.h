@@ -4,8 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 #define HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 
-#include <array>
-
 #include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
@@ -25,21 +23,6 @@ struct Course {
   std::vector<double> in_use;  // bytes in use at that time
 };
 
-// Measures of a course that grew. Kept memory is, at each dump, the lowest value from this dump on.
-enum class Feature {
-  kPause,     // the time since kept memory last grew, compared with the pauses before
-  kLimit,     // a curve that approaches a limit fits better than a line
-  kHighest,   // the part of the rise of the highest value in the last third of the time
-  kLate,      // the square of the part of the growth in the last third of the time
-  kEvenEnd,   // the slowest of the last three intervals, as a part of the fastest
-  kStraight,  // the values are close to a line
-  kUneven,    // kept memory grew unevenly until it last grew
-};
-inline constexpr size_t kFeatures = 7;
-using Features = std::array<double, kFeatures>;
-// REQUIRES: the last value is greater than the first.
-Features Measure(const Course& course);
-
 struct Judgement {
   Verdict verdict = Verdict::kFlat;
   Sure sure = Sure::kLow;  // of kLeak
@@ -49,13 +32,15 @@ struct Judgement {
   double fall = 0;         // the largest fall
   size_t last_growth = 0;  // the last dump whose value is larger than that of the dump before it
 
-  // Of kLeak and kPerhaps.
-  Feature strongest = Feature::kStraight;  // the feature that says most for a leak, or if it is none, against
-  size_t first = 0;                        // the dump at which a warm-up at the beginning ends; 0: there is none
-  size_t steps = 0;                        // number of intervals in which kept memory grew
-  double late = 0;                         // growth in the last third / growth in the last two thirds: 0.5 if even
+  bool is_steady = false;  // the growth is even until the end: a leak, if there are enough dumps
+  // Of kLeak and kPerhaps. Kept memory is, at each dump, the lowest value from this dump on.
+  size_t steps = 0;  // number of intervals in which kept memory grew
+  double late = 0;   // its growth in the last third / growth in the last two thirds of the time: 0.5 if even
 };
 
+// A course whose values rise until the end may be a leak. It is one only if it is also close to a line, and has
+// kEnoughDumps dumps.
+inline constexpr size_t kEnoughDumps = 12;
 Judgement Judge(const Course& course);
 
 // The buffers of one call site at one dump. Times are in seconds since the start of the process.

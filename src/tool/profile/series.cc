@@ -112,6 +112,11 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
     series.counts.push_back(static_cast<double>(*count));
   }
   FindRestarts(profiles, series);
+  const std::optional<size_t> live = profiles.FindType("inuse_space");
+  while (live.has_value() && series.end - series.begin > 3 &&
+         SumOf(profiles, files[series.files[series.end - 1]], *live) == 0) {
+    --series.end;
+  }
   series.has_ages = HasAges(profiles, files[series.files[series.end - 1]]);
   const size_t judged = series.end - series.begin;
   if (series.files.size() < 3) return series;  // not enough to judge growth

@@ -12,7 +12,8 @@ struct DumpSeries {
   std::vector<double> counts;   // of the counter, 0 before it was set; empty without a counter
   // The dumps that are judged, [begin, end). These are all dumps from the first one with the counter on, or if there
   // was a restart, those of the process that wrote most of them. A restart is detected by a new process id, or by a
-  // decrease of the allocation total or of the counter.
+  // decrease of the allocation total or of the counter. Without the last ones if the program has freed all at its end
+  // and at least three are left: what it kept until then is judged.
   size_t begin = 0;
   size_t end = 0;
   std::string restart;  // in words; "" if there was none

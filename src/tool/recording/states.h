@@ -22,8 +22,9 @@ struct RecordedStates {
   Progress progress;  // of two further passes over the events
 };
 
-// The number of states that are judged: enough for `hbmprof leaks` to be sure.
-inline constexpr size_t kJudgedStates = 12;
+// The number of states that are judged: enough for `hbmprof leaks` to be sure, and one more, because the last one is
+// often that of a program that has freed all (OrderDumps).
+inline constexpr size_t kJudgedStates = 13;
 // Opens a recording and reads all its events, for its states at `states` instants. Prints what it lacks as warnings of
 // the subcommand `command`. Its size counts for the memory limit. Errors: those of OpenWholeRecording and
 // SerializePprof.

@@ -3,7 +3,7 @@
 
 #include "absl/strings/escaping.h"
 #include "hbmprof/allocation.h"
-#include "src/tool/growth/growth.h"
+#include "src/tool/findings/findings.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/recording/site_totals.h"
@@ -13,88 +13,17 @@
 namespace hbmprof::tool {
 namespace {
 
-constexpr int64_t kIdlePercent = 10;        // of the pools' bytes
-constexpr int64_t kFragmentedPercent = 50;  // of the free bytes that are outside of the largest free block
-constexpr size_t kEnoughDumps = 6;          // fewer do not show a leak that grows in bursts
-
-using Device = ProfileInfo::Device;
-
-// Returns the end of the sentence on the change if no site has the verdict kLeak.
-std::string EndWithoutLeak(const ProfileSet& profiles, size_t type, const std::vector<SiteGrowth>& sites,
-                           const DumpSeries& series) {
-  if (sites.empty()) return ".";
-  const Sites perhaps = SitesWith(Verdict::kPerhaps, profiles, sites);
-  if (perhaps.function_count > 0) {
-    return Cat(". The data does not show whether ", perhaps.names, perhaps.function_count == 1 ? " leaks (" : " leak (",
-               FormatChange(perhaps.growth, profiles.types()[type].unit), "): ", sites[0].more_dumps, ".");
-  }
-  const size_t judged = series.end - series.begin;
-  if (!series.has_ages && judged < kEnoughDumps) return Cat(". ", judged, " dumps are too few to exclude a leak.");
-  return ", and no leak was found.";
-}
-
-// Returns the sentence on the device with the least headroom, and on pools and fragments; or "".
-std::string DeviceSentence(const std::vector<Device>& devices) {
-  const Device* fullest = nullptr;
-  const auto share = [](const Device& device) {
-    return static_cast<double>(device.Number("peak").value_or(0)) / static_cast<double>(*device.Number("limit"));
-  };
-  for (const Device& device : devices) {
-    if (!device.is_device_memory() || device.Number("limit").value_or(0) <= 0) continue;
-    if (fullest == nullptr || share(device) > share(*fullest)) fullest = &device;
-  }
-  std::string text;
-  const auto add = [&text](const std::string& part) { text += text.empty() ? part : "; " + part; };
-  if (fullest != nullptr && fullest->Number("peak").has_value()) {
-    const int64_t limit = *fullest->Number("limit");
-    const int64_t peak = *fullest->Number("peak");
-    const int64_t headroom = Minus(limit, peak);
-    add(Cat(fullest->name, " used up to ", Bytes(peak), " of ", Bytes(limit), ": headroom ", Bytes(headroom), " (",
-            FormatPercent(headroom, limit), ")"));
-  }
-  for (const Device& device : devices) {
-    if (!device.is_device_memory()) continue;
-    const int64_t pool = device.Number("pool").value_or(0);
-    const int64_t idle = device.Number("idle").value_or(0);
-    if (pool > 0 && idle > pool / 100 * kIdlePercent) {
-      add(Cat(Bytes(idle), " (", FormatPercent(idle, pool), ") of the pools on ", device.name, " are idle"));
-    }
-    const std::optional<int64_t> limit = device.Number("limit");
-    const std::optional<int64_t> in_use = device.Number("driver_in_use");
-    const std::optional<int64_t> largest = device.Number("largest_free_block");
-    if (!limit.has_value() || !in_use.has_value() || !largest.has_value()) continue;
-    const int64_t free = Minus(*limit, *in_use);
-    if (free > 0 && Minus(free, *largest) > free / 100 * kFragmentedPercent) {
-      add(Cat("the largest free block of ", device.name, " is ", Bytes(*largest), " of ", Bytes(free),
-              " free: its memory is fragmented"));
-    }
-  }
-  return text.empty() ? "" : text + ".";
-}
-
-// Returns the sentences: the change since `base` (may be null); leaks with their rate and the time until the limit of
-// the device is reached, or why the dumps are too few to decide; the headroom of the fullest device, idle pools,
-// fragmentation. `sites` are the results of RankGrowth, empty if `series` cannot be judged. `type` is the sample
-// type of `sites`.
-std::vector<std::string> Summary(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
-                                 size_t type, const std::vector<SiteGrowth>& sites, const DumpSeries& series) {
-  std::vector<std::string> sentences;
-  const std::string leaks = LeakSentence(profiles, now, type, sites);
-  if (base != nullptr) {
-    const SampleType& of = profiles.types()[type];
-    const int64_t before = SumOf(profiles, *base, type);
-    const int64_t after = SumOf(profiles, now, type);
-    std::string text = of.type.rfind("inuse", 0) == 0 ? "Memory in use" : of.type;
-    text += before == after
-                ? Cat(" did not change: ", FormatValue(after, of.unit))
-                : Cat(after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
-                      " to ", FormatValue(after, of.unit));
-    sentences.push_back(leaks.empty() ? text + EndWithoutLeak(profiles, type, sites, series) : Cat(text, ": ", leaks));
-  } else if (!leaks.empty()) {
-    sentences.push_back(leaks);
-  }
-  if (const std::string device = DeviceSentence(now.info.devices); !device.empty()) sentences.push_back(device);
-  return sentences;
+// Returns the sentence on the change since `base`; "" if that is null. `type`: the shown sample type.
+std::string ChangeSentence(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
+                           size_t type) {
+  if (base == nullptr) return "";
+  const SampleType& of = profiles.types()[type];
+  const int64_t before = SumOf(profiles, *base, type);
+  const int64_t after = SumOf(profiles, now, type);
+  const std::string what = of.type.rfind("inuse", 0) == 0 ? "Memory in use" : of.type;
+  if (before == after) return Cat(what, " did not change: ", FormatValue(after, of.unit), ". ");
+  return Cat(what, after > before ? " grew by " : " fell by ", FormatValue(Magnitude(Minus(after, before)), of.unit),
+             " to ", FormatValue(after, of.unit), ". ");
 }
 
 // JavaScript's numbers are exact up to this limit. No device has more memory.
@@ -318,10 +247,9 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
     const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
     Json entry = {{"verdict", VerdictName(site.verdict)},
                   {"why", site.why},
-                  {"more_dumps", site.more_dumps},
                   {"growth", Shown(site.growth)},
-                  {"per_second", site.per_second},
-                  {"per_count", site.per_count},
+                  {"per_second", site.per_second.value_or(0)},
+                  {"per_count", site.per_count.value_or(0)},
                   {"values", site.values}};
     if (series.has_ages) entry["births"] = BirthsOf(site, classes);
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
@@ -466,12 +394,14 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   data["label_sets"] = labels.ToJson();
   data["tree"] = tree.TreeJson();
   if (options.own) AttributeToOwnCode(libraries, profiles);
-  std::vector<SiteGrowth> growth;
-  if (series.CanBeJudged()) {
-    growth = RankGrowth(profiles, series, type);
-    data["growth"] = GrowthJson(profiles, series, type, per, growth);
+  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText({now.path}), per});
+  if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, per, found.sites);
+  data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
+  Json& findings = data["findings"] = Json::array();
+  for (const Finding& finding : found.findings) {
+    if (!finding.is_minor) findings.push_back(FindingJson(finding, findings.size() + 1));
   }
-  data["verdict"] = Summary(profiles, now, base, type, growth, series);
+  data["trust"] = TrustText(found);
   return PageOf(data);
 }
 

@@ -515,7 +515,7 @@ function drawGrowth() {
     if (counter) cells.push(rate(site, site.per_count, counter));
     if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
     const position = [site.position, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
-    return element("tr", {}, ...cells, nameCell(site.name, position, `${site.why}. More dumps: ${site.more_dumps}.` + (site.labels ? " " + site.labels : "")));
+    return element("tr", {}, ...cells, nameCell(site.name, position, `${site.why}.` + (site.labels ? " " + site.labels : "")));
   };
   const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
   const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No leak was found.")];
@@ -910,8 +910,12 @@ if (data.timeline && data.timeline.lost.length) warnings.push(`events are missin
 $("warning").hidden = warnings.length === 0;
 $("warning").textContent = warnings.join("; ");
 $("comments").textContent = data.files.map(file => file.path + "\n" + file.comments.join("\n")).join("\n\n");
-$("verdict").hidden = !data.verdict || data.verdict.length === 0;
-fill($("verdict"), (data.verdict || []).map(sentence => element("span", {}, sentence + " ")));
+// The findings, as hbmprof explain prints them.
+fill($("verdict"), [element("p", {}, data.verdict),
+  ...data.findings.map(finding => element("details", {},
+    element("summary", {}, element("span", {class: "tag " + finding.code.toLowerCase()}, finding.code), " " + finding.sentence),
+    element("p", {}, `${finding.evidence} (sure: ${finding.sure}). What to do: ${finding.action}.`), element("code", {}, finding.next))),
+  element("p", {class: "muted"}, (data.findings.length ? "" : "Nothing is wrong, as far as the data show. ") + data.trust)]);
 readPattern();
 drawDevices();
 startTimeline();

@@ -1,0 +1,124 @@
+// What is wrong with the memory of programs: one typed result, which `hbmprof explain`, `hbmprof leaks` and the page of
+// `hbmprof report` show. docs/explain.md describes each code and its condition.
+#ifndef HBMPROF_SRC_TOOL_FINDINGS_FINDINGS_H_
+#define HBMPROF_SRC_TOOL_FINDINGS_FINDINGS_H_
+
+#include "src/tool/growth/growth.h"
+#include "src/tool/util/json.h"
+
+namespace hbmprof::tool {
+
+// In the order in which findings are shown.
+enum class FindingCode {
+  kOutOfMemory,
+  kRecordingOff,
+  kLeak,
+  kFullSoon,
+  kIdlePool,
+  kFragmented,
+  kNotRecorded,
+  kOtherProcess,
+  kRankOutlier,
+  kGrows,
+  kIncomplete,
+};
+// Returns "OUT_OF_MEMORY", "LEAK" and so on. A code does not change its name.
+const char* FindingName(FindingCode code);
+
+struct Finding {
+  FindingCode code = FindingCode::kLeak;
+  Sure sure = Sure::kHigh;
+  std::string process;   // the name of its source; "" in an answer on one source
+  std::string memory;    // "GPU:0"; "" if it is not of one memory
+  std::string function;  // whose memory it is; "" if it is not of one function
+  std::string position;  // of the function: "file.cc:12", or its binary in brackets
+  std::string callers;   // "f < g < h", the innermost first
+  std::string counter;   // such as "requests"; "" if there is none
+  std::optional<int64_t> bytes;
+  std::optional<double> per_second;
+  std::optional<double> per_count;  // growth for each unit of the counter `counter`
+  std::optional<double> seconds_to_limit;
+  std::vector<std::pair<std::string, std::string>> unknown;  // the names of the numbers without a value, and why
+  std::string sentence;                                      // what is wrong
+  std::string evidence;                                      // how this is known
+  std::string action;                                        // what to do
+  std::string next;                                          // the command that shows more
+
+  // Of kLeak and kGrows:
+  int64_t growth = 0;             // in the unit of the sample type
+  std::optional<uint32_t> stack;  // the one with the most growth; not set: all that are no leaks
+  std::vector<std::pair<std::string, std::string>> labels;
+
+  bool is_minor = false;  // a possible leak of few bytes, as most programs have some
+
+  bool is_growth() const { return code == FindingCode::kLeak || code == FindingCode::kGrows; }
+};
+
+// The memory of one device.
+struct MemoryUse {
+  std::string name;
+  int64_t in_use = 0;  // as the driver counts it, if it does
+  std::optional<int64_t> limit;
+  int64_t peak = 0;                                    // of the recorded memory
+  std::vector<std::pair<std::string, int64_t>> parts;  // of `in_use`
+};
+
+// What is known of a program besides its profiles.
+struct Subject {
+  std::string name;                   // "llm_server (4242)"
+  std::string sources;                // as on a command line
+  std::string counter;                // for Finding::per_count; ""
+  std::vector<std::string> problems;  // what its recording lacks
+  // The bytes of other processes on each device, by name; a device that is not here: not known.
+  std::map<std::string, int64_t> others;
+  // Of a recording: the allocations that failed, and the command that shows the memory at the last one.
+  std::string failures;
+  std::string next_of_failures;
+};
+
+// The answer on one program.
+struct Findings {
+  std::string name;
+  std::optional<double> seconds;  // since the start of the program
+  size_t dumps = 0;               // that were judged
+  std::vector<MemoryUse> memories;
+  std::vector<Finding> findings;
+  // Whether growth could be judged; else why not.
+  std::string not_judged;
+  // How far the data can be trusted.
+  bool is_since_start = true;         // else since hbmprof was attached to the program
+  int64_t dropped = 0;                // allocations
+  bool is_recording = true;           // at the end of the data
+  bool is_all_freed = false;          // nothing is in use any more, so nothing can be kept too long
+  std::vector<std::string> problems;  // what the data lack
+
+  std::vector<SiteGrowth> sites;  // in the order of RankGrowth
+  SiteGrowth rest;                // all those that are no leaks, judged as one
+};
+
+// Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result
+// refers to nothing else. `by`: labels whose values are judged separately.
+Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
+                    const std::vector<std::string>& by = {});
+
+// Returns the rank whose memory is farthest from that of the others, if it is conspicuous: the files of `profiles` are
+// of several ranks.
+std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
+
+// Returns the sources as a part of a command line: the first ones, quoted for a shell.
+std::string SourcesText(const std::vector<std::string>& sources);
+
+// Sorts findings in the order in which they are shown.
+void RankFindings(std::vector<Finding>& findings);
+
+// Renderings of the result. `number` is the place of the finding, from 1 on.
+Json FindingJson(const Finding& finding, size_t number);
+Json SourceJson(const Findings& findings);
+// For PrintVisible: several lines; the headline; the line on trust.
+std::string FindingText(const Finding& finding, size_t number);
+std::string HeadText(const Findings& findings);
+std::string TrustText(const Findings& findings);
+
+}  // namespace hbmprof::tool
+
+#endif  // HBMPROF_SRC_TOOL_FINDINGS_FINDINGS_H_
