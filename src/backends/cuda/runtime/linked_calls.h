@@ -18,8 +18,8 @@ namespace hbmprof::internal {
 Profiler* LinkedProfiler();
 
 // Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the current device. Does
-// nothing if the injected library is in this process, because that library has already reported the driver's call.
-void ReportCudaOutOfMemory(const char* call, size_t bytes, MemoryKind kind);
+// nothing if `profiler` has joined that of the injected library, which has already reported the driver's call.
+void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t bytes, MemoryKind kind);
 
 // Tracks a call of the runtime's function `name` that requests `bytes` bytes of this kind: see AllocateAndRecord.
 // Reports it if it fails for lack of memory.
@@ -30,7 +30,7 @@ cudaError_t TrackAllocation(const Caller& caller, const char* name, size_t bytes
   Profiler* const profiler = LinkedProfiler();
   if (profiler == nullptr) return call();
   const cudaError_t result = AllocateAndRecord(*profiler, caller, cudaSuccess, call, describe, attributes);
-  if (result == cudaErrorMemoryAllocation) ReportCudaOutOfMemory(name, bytes, kind);
+  if (result == cudaErrorMemoryAllocation) ReportCudaOutOfMemory(*profiler, name, bytes, kind);
   return result;
 }
 
