@@ -3,6 +3,7 @@
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -94,10 +95,16 @@ StackBounds FindThreadStackBounds() {
 }
 
 bool CopyReadable(uintptr_t from, void* to, size_t bytes) {
+  const KeptErrno kept_errno;
+  const iovec target = {to, bytes};
+  const iovec source = {reinterpret_cast<void*>(from), bytes};
+  const ssize_t copied = syscall(SYS_process_vm_readv, getpid(), &target, 1, &source, 1, 0);
+  if (copied >= 0 || errno == EFAULT) return copied == static_cast<ssize_t>(bytes);
+  // The process may not make this call.
   for (uintptr_t page = from & ~(kPageBytes - 1); page < from + bytes; page += kPageBytes) {
     if (!IsReadable(page)) return false;
   }
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  std::memcpy(to, source.iov_base, bytes);
   return true;
 }
 

@@ -9,9 +9,6 @@
 // - A path lists its objects that can be unloaded, and it matches only while these objects are loaded (objects.h).
 // - A signal handler can capture while the cache is read or written. The tag of a node is written last, so that a tag
 //   always belongs to a valid path. Every path is compared in full, and paths are immutable.
-//
-// If HBMPROF_CHECK_CAPTURE is defined (path_cache.cc), every stack is learned when it is first walked, every cached
-// stack is also walked by rules, and a difference aborts the program.
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
 
@@ -124,8 +121,8 @@ class PathCache {
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
-// Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,
-// /*guess=*/true). Sets `*path` to the path that is now in the cache, or to null.
+// Captures a stack that is not in the thread's cache. Has the same results as WalkByRules. Sets `*path` to the path
+// that is now in the cache, or to null.
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path);
 
 }  // namespace hbmprof::internal
