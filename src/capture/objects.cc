@@ -167,9 +167,7 @@ class Objects {
     }
     // The note may be anywhere in the object. It can be read if the first page, which has the headers, says so.
     if (std::memcmp(entry.note, &entry.note_header, sizeof(entry.note_header)) != 0) return false;
-    uint64_t build_id;
-    std::memcpy(&build_id, entry.build_id_at, sizeof(build_id));
-    return build_id == entry.build_id;
+    return std::memcmp(entry.build_id_at, &entry.build_id, sizeof(entry.build_id)) == 0;
   }
 
  private:

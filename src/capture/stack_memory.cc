@@ -31,8 +31,7 @@ constexpr StackBounds kUnknownBounds = {1, 1};
 bool IsReadable(uintptr_t address) {
   if (address == 0) return false;  // means "no signal set" to the kernel
   const KeptErrno kept_errno;
-  const bool readable = syscall(SYS_rt_sigprocmask, ~0L, address, nullptr, 8) != -1 || errno != EFAULT;
-  return readable;
+  return syscall(SYS_rt_sigprocmask, ~0L, address, nullptr, 8) != -1 || errno != EFAULT;
 }
 
 StackBounds MainStackBounds() {

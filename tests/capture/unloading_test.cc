@@ -19,14 +19,12 @@
 #include <fstream>
 #include <functional>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "src/base/pages.h"
 #include "src/capture/capture.h"
 #include "src/capture/modules.h"
 #include "src/capture/objects.h"
@@ -40,7 +38,6 @@ using hbmprof::Caller;
 using hbmprof::Snapshot;
 using hbmprof::Unwinder;
 using hbmprof::internal::CapturedStack;
-using hbmprof::internal::HostBytes;
 using hbmprof::internal::LoadedModules;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WatchObjects;
@@ -464,30 +461,6 @@ TEST(ModulesTest, HaveBuildIdsAndDoNotOverlap) {
     if (i == 1) continue;  // the main program comes first wherever it is
     EXPECT_LE(modules[i - 1].limit, modules[i].start);
   }
-}
-
-TEST(ModulesTest, HistoryIsHostMemory) {
-  LoadedModules();
-  const int64_t before = HostBytes();
-  // More libraries at a time than any other test loads, so some are at new addresses.
-  constexpr int kCopies = 8;
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("hbmprof_history." + std::to_string(getpid()));
-  std::filesystem::create_directory(folder);
-  {
-    std::vector<std::unique_ptr<Library>> libraries;
-    for (int i = 0; i < kCopies; ++i) {
-      const std::filesystem::path copy = folder / (std::to_string(i) + ".so");
-      std::filesystem::copy_file(FRAME_LIBRARY_SMALL, copy);
-      libraries.push_back(std::make_unique<Library>(copy));
-    }
-    LoadedModules();
-  }
-  std::filesystem::remove_all(folder);
-  const int64_t loaded = HostBytes();
-  EXPECT_GE(loaded - before, static_cast<int64_t>(sizeof(Snapshot::Module)));
-  LoadedModules();
-  EXPECT_EQ(HostBytes(), loaded) << "what was unloaded stays in the history";
 }
 
 TEST(ModulesTest, ContainVdso) {

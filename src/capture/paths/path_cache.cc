@@ -31,12 +31,11 @@ std::atomic<CachePages*> all_pages{nullptr};
 // Plain data in the static TLS block, like active_path_cache.
 struct ThreadCache {
   CachePages* pages;
-  uint32_t captures;  // before the thread got its pages
   // The pages are being obtained, or their scratch memory is in use. A signal handler that finds this set neither
-  // obtains pages nor learns a path.
+  // obtains pages nor learns a path. It stays set if there is no memory for the pages.
   bool is_busy;
 };
-__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
+__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, false};
 
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
 // contains the handlers of fork and process exit, and threads may be about to call them. Runs before main, or in the
@@ -82,22 +81,13 @@ CachePages* TakePages() {
 
 // REQUIRES: the thread is not busy.
 [[gnu::noinline]] CachePages* ObtainPages() {
-  // For a thread that makes few captures, the pages cost more than they save.
-  constexpr uint32_t kCapturesBefore = 16;
-  ThreadCache& mine = thread_cache;
-  if (mine.captures < kCapturesBefore) {
-    ++mine.captures;
-    return nullptr;
-  }
   const KeptErrno kept_errno;
+  ThreadCache& mine = thread_cache;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   CachePages* const pages = TakePages();
-  if (pages == nullptr) {
-    mine.captures = 0;
-  } else {
-    pages->cache.Start(ThreadStackBounds());
-  }
+  if (pages == nullptr) return nullptr;
+  pages->cache.Start(ThreadStackBounds());
   mine.pages = pages;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_busy = false;

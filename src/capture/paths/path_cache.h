@@ -1,6 +1,6 @@
 // PathCache: a per-thread cache of call stacks. It recognizes a stack that the thread has captured before, by comparing
 // the words of its path (paths.h) instead of walking. When a thread walks a stack that it has walked recently, the path
-// is learned (made by LearnPath) and added to the cache. A thread's first few walks do not count.
+// is learned (made by LearnPath) and added to the cache.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.
@@ -117,7 +117,7 @@ class PathCache {
 };
 
 // The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 48 KiB of pages,
-// after its first few captures. When it has ended, another thread gets them. Plain data in the static TLS block, so
+// at its first walk. When it has ended, another thread gets them. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
