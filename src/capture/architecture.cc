@@ -42,21 +42,9 @@ CallInstruction DecodeCall(const unsigned char (&bytes)[kCallBytes], uintptr_t p
     call.is_direct = true;
     call.target = pc + static_cast<uintptr_t>(int64_t{distance});
   }
-  // Call through a register or memory: opcode ff, then a ModRM byte whose reg field is 2 and whose other fields give
-  // the length.
+  // Call through a register or memory: opcode ff, then a ModRM byte whose reg field is 2, then up to five bytes.
   for (size_t length = 2; length <= kCallBytes; ++length) {
-    if (back(length) != 0xff) continue;
-    const unsigned char modrm = back(length - 1);
-    if ((modrm >> 3 & 7) != 2) continue;
-    const unsigned mod = modrm >> 6;
-    const unsigned rm = modrm & 7;
-    size_t expected = 2;
-    if (mod != 3) {
-      if (rm == 4) ++expected;  // a SIB byte
-      const bool has_base = mod != 0 || !(rm == 5 || (rm == 4 && (back(length - 2) & 7) == 5));
-      expected += mod == 1 ? 1 : mod == 2 || !has_base ? 4 : 0;  // displacement
-    }
-    if (length == expected) call.is_indirect = true;
+    call.is_indirect |= back(length) == 0xff && (back(length - 1) >> 3 & 7) == 2;
   }
   return call;
 }

@@ -46,13 +46,6 @@ inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t s
   return WordPair{first, second};
 }
 
-// Loads the two adjacent words at `offset` from `base`, in words.
-inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
-  WordPair words;
-  asm volatile("ldr %q0, [%1]" : "=w"(words) : "r"(base + static_cast<uintptr_t>(offset) * sizeof(uintptr_t)));
-  return words;
-}
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CAPTURE_ARCHITECTURE_AARCH64_H_

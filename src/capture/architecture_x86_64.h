@@ -35,13 +35,6 @@ inline WordPair LoadStackWords(uintptr_t base, intptr_t first_offset, intptr_t s
   return words;
 }
 
-// Loads the two adjacent words at `offset` from `base`, in words.
-inline WordPair LoadStackPair(uintptr_t base, intptr_t offset) {
-  WordPair words;
-  asm volatile("movdqu (%1,%2,8), %0" : "=x"(words) : "r"(base), "r"(offset));
-  return words;
-}
-
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_CAPTURE_ARCHITECTURE_X86_64_H_

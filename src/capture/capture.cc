@@ -4,15 +4,12 @@
 
 #include "src/capture/given_stack.h"
 #include "src/capture/paths/path_cache.h"
-#include "src/capture/rules.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {
 
 StackCapture::StackCapture(Unwinder unwinder)
-    : method_(unwinder == Unwinder::kNone || unwinder == Unwinder::kFramePointer ? unwinder : Unwinder::kAuto) {
-  if (is_on()) PrepareRules();  // with frame pointers, the merge of Python functions uses rules
-}
+    : method_(unwinder == Unwinder::kNone || unwinder == Unwinder::kFramePointer ? unwinder : Unwinder::kAuto) {}
 
 CapturedStack StackCapture::CaptureAfresh(const Caller& caller, uintptr_t* buffer, int max_depth) const {
   max_depth = std::min(max_depth, kMaxStackDepth);

@@ -64,7 +64,6 @@ class Cursor {
   uint64_t EncodedValue(uint8_t encoding) {
     const bool is_signed = (encoding & 8) != 0;
     const unsigned format = encoding & 7;
-    if (format == 1) return Leb(is_signed);
     if (format >= 2 && format <= 4) return Integer(size_t{1} << (format - 1), is_signed);
     if (format == 0 && !is_signed) return Integer(8);  // absolute
     end_ = nullptr;
@@ -92,16 +91,13 @@ class Cursor {
 // are not in `readable`.
 Cursor Entry(const uint8_t* at, const ReadableRanges& readable) {
   Cursor in(at, reinterpret_cast<const uint8_t*>(readable.LimitAt(reinterpret_cast<uintptr_t>(at))));
-  const auto bytes32 = in.Integer(4);
-  const uint64_t bytes = bytes32 == 0xffffffff ? in.Integer(8) : bytes32;
-  return in.Take(bytes);
+  return in.Take(in.Integer(4));
 }
 
 struct Cie {
   uint64_t code_alignment = 0;
   uint64_t data_alignment = 0;
   uint8_t pointer_encoding = 0;
-  bool has_augmentation_data = false;
   bool is_signal_frame = false;
   Cursor program;
 };
@@ -119,29 +115,23 @@ bool ReadCie(const uint8_t* at, const ReadableRanges& readable, Cie* cie) {
   cie->data_alignment = in.Sleb();
   const uint64_t return_column = version == 1 ? in.Byte() : in.Uleb();
   if (!in.ok() || return_column != kReturnAddressRegister) return false;
-  const uint8_t first_letter = augmentation.Byte();
-  if (first_letter == 'z') {
-    cie->has_augmentation_data = true;
-    Cursor data = in.Block();
-    while (const uint8_t letter = augmentation.Byte()) {
-      if (letter == 'R') {
-        cie->pointer_encoding = data.Byte();
-      } else if (letter == 'P') {
-        data.EncodedValue(data.Byte());
-      } else if (letter == 'L') {
-        data.Byte();
-      } else if (letter == 'S') {
-        cie->is_signal_frame = true;
-      } else if (letter != 'B' || !kHasLinkRegister) {  // B: return addresses are signed with key B
-        return false;
-      }
+  if (augmentation.Byte() != 'z') return false;
+  Cursor data = in.Block();
+  while (const uint8_t letter = augmentation.Byte()) {
+    if (letter == 'R') {
+      cie->pointer_encoding = data.Byte();
+    } else if (letter == 'P') {
+      data.EncodedValue(data.Byte());
+    } else if (letter == 'L') {
+      data.Byte();
+    } else if (letter == 'S') {
+      cie->is_signal_frame = true;
+    } else if (letter != 'B' || !kHasLinkRegister) {  // B: return addresses are signed with key B
+      return false;
     }
-    if (!data.ok()) return false;
-  } else if (first_letter != 0) {
-    return false;
   }
   cie->program = in;
-  return in.ok();
+  return in.ok() && data.ok();
 }
 
 // An address: reg + offset or, if it is stored there, the word in memory at reg + offset.
@@ -437,7 +427,7 @@ bool ReadFde(const uint8_t* header, const ReadableRanges& readable, uintptr_t ad
   }
   fde->start = in.Encoded(fde->cie.pointer_encoding);
   const uint64_t bytes = in.EncodedValue(fde->cie.pointer_encoding);
-  if (fde->cie.has_augmentation_data) in.Skip(in.Uleb());
+  in.Skip(in.Uleb());  // the augmentation data
   fde->program = in;
   return in.ok() && address - fde->start < bytes;
 }

@@ -16,7 +16,6 @@
 #include "src/base/lines.h"
 #include "src/base/loaded_objects.h"
 #include "src/base/mutex.h"
-#include "src/base/pages.h"
 #include "src/capture/objects.h"
 
 namespace hbmprof::internal {
@@ -70,18 +69,11 @@ class History {
     }
     std::vector<Snapshot::Module> copy = *modules;
     listed_.swap(copy);
-    int64_t bytes = 0;
-    for (const Snapshot::Module& module : listed_) {
-      bytes += static_cast<int64_t>(sizeof(module) + module.path.size() + module.build_id.size());
-    }
-    CountHostBytes(bytes - counted_);
-    counted_ = bytes;
   }
 
  private:
   Mutex mutex_;
   std::vector<Snapshot::Module> listed_ ABSL_GUARDED_BY(mutex_);
-  int64_t counted_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of host memory
 };
 Lazy<History> module_history;  // never destroyed, because profiles are also written while the process exits
 
@@ -89,15 +81,14 @@ Lazy<History> module_history;  // never destroyed, because profiles are also wri
 
 std::vector<Snapshot::Module> LoadedModules() {
   std::vector<Snapshot::Module> modules;
-  ForEachLoadedObject([&modules](const dl_phdr_info& object) { AddObject(&object, &modules); });
-  module_history.Get().Merge(&modules);
-  const uint64_t main_bias = modules.empty() ? 0 : modules.front().bias;
-  const auto is_other = [main_bias](const Snapshot::Module& module) {
-    return module.bias != main_bias || module.path != main_program_path;
-  };
-  std::sort(modules.begin(), modules.end(), [&](const Snapshot::Module& a, const Snapshot::Module& b) {
-    return std::make_pair(is_other(a), a.start) < std::make_pair(is_other(b), b.start);
+  ptrdiff_t of_main_program = 0;
+  ForEachLoadedObject([&](const dl_phdr_info& object) {
+    AddObject(&object, &modules);
+    if (of_main_program == 0) of_main_program = static_cast<ptrdiff_t>(modules.size());
   });
+  module_history.Get().Merge(&modules);
+  std::sort(modules.begin() + of_main_program, modules.end(),
+            [](const Snapshot::Module& a, const Snapshot::Module& b) { return a.start < b.start; });
   return modules;
 }
 

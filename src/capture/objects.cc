@@ -62,7 +62,7 @@ Headers HeadersOf(const dl_find_object& object) {
   if (FindObject(reinterpret_cast<uintptr_t>(main_headers), &main) && main.dlfo_link_map == object.dlfo_link_map) {
     return {main_headers, getauxval(AT_PHNUM)};
   }
-  constexpr unsigned kMost = 56;  // those that fit into the first page
+  constexpr size_t kMost = (4096 - sizeof(ElfW(Ehdr))) / sizeof(ElfW(Phdr));  // those in the first page
   const auto* header = reinterpret_cast<const ElfW(Ehdr)*>(StartOf(object));
   if (std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_phentsize != sizeof(ElfW(Phdr)) ||
       header->e_phoff != sizeof(*header) || header->e_phnum > kMost) {
@@ -96,8 +96,23 @@ unsigned long long UnloadCount() {
   return count;
 }
 
+// Returns a hash of the unwind data of the object, from which all its rules are read. Returns 0 if they are too large,
+// or if .eh_frame does not follow its header in the same segment.
+uint64_t HashUnwindData(const dl_find_object& object) {
+  constexpr uint8_t kRelativeWord = 0x1b;  // DW_EH_PE_pcrel | DW_EH_PE_sdata4, which all linkers use
+  constexpr size_t kMostBytes = 256 << 10;
+  const uintptr_t header = EhFrameHdrOf(object);
+  const uintptr_t limit = SegmentsOf(object, PF_R).LimitAt(header);
+  if (limit == 0 || limit - header < 8 || limit - header > kMostBytes) return 0;
+  const auto* const bytes = reinterpret_cast<const char*>(header);
+  uint32_t distance;
+  std::memcpy(&distance, bytes + 4, sizeof(distance));
+  if (static_cast<uint8_t>(bytes[1]) != kRelativeWord || distance >= limit - header - 4) return 0;
+  return HashBytes(bytes, limit - header, 0) | 1;
+}
+
 // The identities of all objects that code was found in, by id. Ids count up from 1 and are never reused. An entry is
-// immutable once it is in the list of its bucket.
+// immutable once it is in the list of its bucket, except for its unload_count.
 class Objects {
  public:
   // Returns the id of `object`, which cannot be unloaded now, and gives it an id if it has none. Returns
@@ -119,10 +134,13 @@ class Objects {
     const Headers headers = HeadersOf(object);
     const BuildId found = FindBuildId(headers.first, headers.count, object.dlfo_link_map->l_addr);
     if (found.bytes >= sizeof(entry.build_id)) {
+      entry.note = found.note;
+      entry.note_header = *found.note;
       entry.build_id_at = found.id;
       std::memcpy(&entry.build_id, found.id, sizeof(entry.build_id));
     } else {
-      entry.unload_count = UnloadCount();
+      entry.unload_count.store(UnloadCount(), std::memory_order_relaxed);
+      entry.unwind_hash = HashUnwindData(object);
     }
     // Before the id can be found: what the watcher finds must be known to every thread that uses the id.
     ObjectWatcher* const watcher = object_watcher.load(std::memory_order_acquire);
@@ -133,17 +151,23 @@ class Objects {
     return id;
   }
 
-  // Whether the object with this id is `object`, which is loaded now.
-  bool Matches(uint32_t id, const dl_find_object& object) const {
-    const Entry& entry = entries_[id];
+  // Whether the object with this id is `object`, which cannot be unloaded now.
+  bool Matches(uint32_t id, const dl_find_object& object) {
+    Entry& entry = entries_[id];
     if (entry.start != StartOf(object) || entry.limit != LimitOf(object) ||
         entry.eh_frame_hdr != EhFrameHdrOf(object)) {
       return false;
     }
-    if (entry.build_id_at == nullptr) return entry.unload_count == UnloadCount();
-    uint64_t build_id;
-    std::memcpy(&build_id, entry.build_id_at, sizeof(build_id));
-    return build_id == entry.build_id;
+    if (entry.note == nullptr) {
+      const unsigned long long count = UnloadCount();
+      if (entry.unload_count.load(std::memory_order_relaxed) == count) return true;
+      if (entry.unwind_hash == 0 || HashUnwindData(object) != entry.unwind_hash) return false;
+      entry.unload_count.store(count, std::memory_order_relaxed);
+      return true;
+    }
+    // The note may be anywhere in the object. It can be read if the first page, which has the headers, says so.
+    if (std::memcmp(entry.note, &entry.note_header, sizeof(entry.note_header)) != 0) return false;
+    return std::memcmp(entry.build_id_at, &entry.build_id, sizeof(entry.build_id)) == 0;
   }
 
  private:
@@ -151,9 +175,13 @@ class Objects {
     uintptr_t start;
     uintptr_t limit;
     uintptr_t eh_frame_hdr;
-    const unsigned char* build_id_at;  // in the object; null if it has none
+    const ElfW(Phdr) * note;  // the header of the build id's segment, in the first page; null if there is no build id
+    ElfW(Phdr) note_header;
+    const unsigned char* build_id_at;  // in the object
     uint64_t build_id;                 // its first bytes
-    unsigned long long unload_count;   // UnloadCount() when the object got its id. Used if it has no build id.
+    // Used if there is no build id: UnloadCount() at the last check, and HashUnwindData().
+    std::atomic<unsigned long long> unload_count;
+    uint64_t unwind_hash;
     uint32_t next;
   };
   static constexpr int kBucketBits = 10;
@@ -183,7 +211,7 @@ BuildId FindBuildId(const ElfW(Phdr) * headers, size_t count, uintptr_t bias) {
       const uintptr_t contents = at + sizeof(note.header) + padded(note.header.n_namesz);
       if (note.header.n_type == NT_GNU_BUILD_ID && note.header.n_namesz == sizeof(note.name) &&
           std::memcmp(note.name, "GNU", sizeof(note.name)) == 0 && contents + note.header.n_descsz <= limit) {
-        return {reinterpret_cast<const unsigned char*>(contents), note.header.n_descsz};
+        return {reinterpret_cast<const unsigned char*>(contents), note.header.n_descsz, &headers[i]};
       }
       at = contents + padded(note.header.n_descsz);
     }
@@ -201,7 +229,9 @@ void WatchObjects(ObjectWatcher* watcher) {
 bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
   dl_find_object found;
   if (!FindObject(address, &found)) return false;
-  object->id = IsPermanent(found) ? 0 : known_objects.IdOf(found);
+  const bool is_permanent = IsPermanent(found);
+  if (is_guessed_ && !is_permanent) return false;
+  object->id = is_permanent ? 0 : known_objects.IdOf(found);
   if (object->id != 0 && object->id != kUnidentifiedObject) SetLoaded(object->id);
   object->eh_frame_hdr = found.dlfo_eh_frame;
   object->begins_stacks = StartOf(found) == getauxval(AT_BASE) || StartOf(found) == getauxval(AT_SYSINFO_EHDR);
@@ -222,6 +252,7 @@ bool IsKnownCode(uintptr_t address) {
 bool ReadCode(uintptr_t address, void* code, size_t bytes) {
   dl_find_object found;
   if (FindObject(address + bytes - 1, &found)) {
+    if (!IsPermanent(found)) return false;
     const uintptr_t limit = SegmentsOf(found, PF_R | PF_X).LimitAt(address);
     if (limit == 0 || limit - address < bytes) return false;
   }

@@ -3,15 +3,20 @@
 // A library can be unloaded and another one loaded at the same addresses. Therefore everything that is kept about code
 // (rules.h, paths/paths.h) names the object that it was read from by an id, and is used only after a check that this
 // object is loaded there now (ObjectCheck, once per object and walk). This is correct without any report of unloaded
-// libraries: the objects that a walk passes through cannot be unloaded during the walk, because the stack returns to
-// their functions. The check:
-// - Objects loaded at program start are never unloaded. They need no check, and have the id 0.
-// - Other objects with a build id: the check compares the stored addresses (of the object and of its .eh_frame_hdr) and
-//   the start of the build id with those of the object that is loaded now. Equal build ids mean equal code, so an id
-//   stays valid when its library is loaded again. (Two objects with the same addresses also have memory at the same
-//   places.)
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since it got its
-//   id. It takes a lock, but one that the dynamic linker never holds while it runs other code.
+// libraries: the objects that a walk passes through by rules cannot be unloaded during the walk, because the stack
+// returns to their functions. The check:
+// - Objects loaded at program start are permanent: they are never unloaded. They need no check, and have the id 0.
+// - Other objects with a build id: the check compares the stored addresses (of the object, of its .eh_frame_hdr and of
+//   its note) and the start of the build id with those of the object that is loaded now. Equal build ids mean equal
+//   code, so an id stays valid when its library is loaded again.
+// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
+//   check. (It takes a lock, but one that the dynamic linker never holds while it runs other code.) If one was
+//   unloaded, the hash of the unwind data must be equal. Data of more than 256 KiB are not hashed and count as
+//   different. When no id is left, such an object is unidentified: nothing is kept about its code.
+//
+// A frame that was guessed (RuleWalk::Guess) is different: its return address may be an old word of the stack, and
+// another thread may unload the object around it. So no guess leads into an object that is not permanent, and a walk
+// that has guessed a frame ends at the first frame in such an object.
 #ifndef HBMPROF_SRC_CAPTURE_OBJECTS_H_
 #define HBMPROF_SRC_CAPTURE_OBJECTS_H_
 
@@ -34,7 +39,8 @@ size_t BytesOfObjects();
 // and with another one before anything that is known about its code is used. It may be called more than once with an
 // object, and by several threads at a time, also in signal handlers. It must take no lock and call no malloc.
 using ObjectWatcher = void(const link_map* object, bool is_permanent);
-// Sets the watcher of the process, and calls it with the objects that were loaded at program start.
+// Sets the watcher of the process, and calls it with the objects that were loaded at program start. To be called before
+// the first walk: an object that is known before is not reported.
 void WatchObjects(ObjectWatcher* watcher);
 
 // The memory ranges that may be read in an object. Plain data.
@@ -83,12 +89,17 @@ class ObjectCheck {
     for (const uint32_t loaded : loaded_) {
       if (loaded == object) return true;
     }
-    const bool is_loaded = IsObjectLoaded(object, address);
+    const bool is_loaded = !is_guessed_ && IsObjectLoaded(object, address);
     if (is_loaded) SetLoaded(object);
     return is_loaded;
   }
   // Finds the object at `address`. Returns false if there is none.
   bool Find(uintptr_t address, LoadedObject* object);
+  // To be called when the walk has guessed a frame. From then on no object is found or loaded that is not permanent.
+  void SetGuessed() {
+    *this = {};
+    is_guessed_ = true;
+  }
 
  private:
   static constexpr uint32_t kLoaded = 8;
@@ -97,18 +108,20 @@ class ObjectCheck {
 
   uint32_t loaded_[kLoaded] = {};  // the last ones
   uint32_t next_ = 0;
+  bool is_guessed_ = false;
 };
 
 // Whether `address` is in a loaded object.
 bool IsKnownCode(uintptr_t address);
 // Copies `bytes` bytes of code. `address` may be any number. Returns false if it cannot be read, or is in a loaded
-// object but not in its readable code.
+// object but not in the readable code of a permanent one.
 bool ReadCode(uintptr_t address, void* code, size_t bytes);
 
 // A GNU build id in an object.
 struct BuildId {
   const unsigned char* id = nullptr;
-  uint32_t bytes = 0;  // 0: there is none
+  uint32_t bytes = 0;                 // 0: there is none
+  const ElfW(Phdr) * note = nullptr;  // the header of its segment
 };
 // Finds the build id of an object that has these `count` program headers and is loaded `bias` bytes above their
 // addresses.

@@ -1,7 +1,5 @@
 #include "src/capture/rules.h"
 
-#include <atomic>
-
 #include "src/base/pages.h"
 
 namespace hbmprof::internal {
@@ -15,6 +13,8 @@ bool Fits(int64_t value, int bits) {
   const int64_t limit = int64_t{8} << (bits - 1);
   return value % 8 == 0 && value >= -limit && value < limit;
 }
+
+[[gnu::constructor]] void CountTables() { CountHostBytes(static_cast<int64_t>(sizeof(rule_table) + BytesOfObjects())); }
 
 }  // namespace
 
@@ -36,11 +36,6 @@ PackedRule PackedRule::Of(const FrameRule& rule, uint32_t object) {
   }
   const auto fp = static_cast<uint64_t>(fp_offset / 8) << 43 >> 24;
   return PackedRule(uint64_t{rule.kind} | (rule.fp_saved ? kFpSaved : 0) | uint64_t{object} << 5 | fp | cfa << 40);
-}
-
-void PrepareRules() {
-  static std::atomic<bool> is_first{true};
-  if (is_first.exchange(false)) CountHostBytes(static_cast<int64_t>(sizeof(rule_table) + BytesOfObjects()));
 }
 
 PackedRule LearnRule(uintptr_t address, ObjectCheck* objects) {

@@ -14,9 +14,6 @@
 
 namespace hbmprof::internal {
 
-// Counts the host memory of the rules. Must be called before the first walk.
-void PrepareRules();
-
 // A FrameRule and the id of the object that it was read from, in one word. 0 means that no rule was read.
 class PackedRule {
  public:

@@ -3,6 +3,7 @@
 #include <sys/auxv.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,8 +31,7 @@ constexpr StackBounds kUnknownBounds = {1, 1};
 bool IsReadable(uintptr_t address) {
   if (address == 0) return false;  // means "no signal set" to the kernel
   const KeptErrno kept_errno;
-  const bool readable = syscall(SYS_rt_sigprocmask, ~0L, address, nullptr, 8) != -1 || errno != EFAULT;
-  return readable;
+  return syscall(SYS_rt_sigprocmask, ~0L, address, nullptr, 8) != -1 || errno != EFAULT;
 }
 
 StackBounds MainStackBounds() {
@@ -94,10 +94,16 @@ StackBounds FindThreadStackBounds() {
 }
 
 bool CopyReadable(uintptr_t from, void* to, size_t bytes) {
+  const KeptErrno kept_errno;
+  const iovec target = {to, bytes};
+  const iovec source = {reinterpret_cast<void*>(from), bytes};
+  const ssize_t copied = syscall(SYS_process_vm_readv, getpid(), &target, 1, &source, 1, 0);
+  if (copied >= 0 || errno == EFAULT) return copied == static_cast<ssize_t>(bytes);
+  // The process may not make this call.
   for (uintptr_t page = from & ~(kPageBytes - 1); page < from + bytes; page += kPageBytes) {
     if (!IsReadable(page)) return false;
   }
-  std::memcpy(to, reinterpret_cast<const void*>(from), bytes);
+  std::memcpy(to, source.iov_base, bytes);
   return true;
 }
 

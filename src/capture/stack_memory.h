@@ -43,8 +43,8 @@ inline bool IsOnOwnStack(uintptr_t address) {
   return IsOnOwnStack(frame) ? frame - ThreadStackBounds().low : 0;
 }
 
-// Copies bytes from any address. Returns false if they cannot be read. They must not be unmapped meanwhile.
-// Async-signal-safe. Does not change errno.
+// Copies bytes from any address, through the kernel. Returns false if they cannot be read. Another thread may unmap
+// them meanwhile, except where the process may not call process_vm_readv. Async-signal-safe. Does not change errno.
 bool CopyReadable(uintptr_t from, void* to, size_t bytes);
 
 class StackMemory {

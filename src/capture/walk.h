@@ -96,7 +96,7 @@ class RuleWalk {
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
   // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the
   // code of this frame: see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer,
-  // its caller is left out.
+  // its caller is left out. From then on, the walk ends at an object that is not permanent (objects.h).
   Step Guess(PackedRule rule);
 
   StackMemory memory;
@@ -118,8 +118,8 @@ class RuleWalk {
 };
 
 // Returns whether `pc` directly follows a call instruction that can have called the code at `callee`. Reads the bytes
-// before `pc` only if they are in a loaded object, or the kernel confirms that they can be read. Otherwise returns
-// false.
+// before `pc` through the kernel. Returns false if it cannot, or if they are in an object that is not permanent
+// (objects.h).
 bool IsReturnFromCall(uintptr_t pc, uintptr_t callee);
 
 // A recorder that ignores everything.
@@ -130,9 +130,9 @@ struct NoRecorder {
   void Returns(uintptr_t /*address*/, uintptr_t /*word*/) {}
 };
 
-// Walks by frame rules. If `guess` is false, all frames in the result are exact. If it is true, the walk also steps out
-// of frames without unwind information, by RuleWalk::Guess. `pcs` must have space for `max_depth` frames, at least 1.
-WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth, bool guess);
+// Walks by frame rules, and out of frames without unwind information by RuleWalk::Guess. If there was no guess, all
+// frames in the result are exact. `pcs` must have space for `max_depth` frames, at least 1.
+WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth);
 
 // Follows the chain of frame pointers. Does so on the thread's own stack only, because on other stacks the chain may
 // lead anywhere. Frames of code built without frame pointers are missing in the result.

@@ -36,6 +36,7 @@ using hbmprof::Caller;
 using hbmprof::Unwinder;
 using hbmprof::internal::CapturedStack;
 using hbmprof::internal::kMaxStackDepth;
+using hbmprof::internal::PathCache;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WalkByRules;
 using hbmprof::internal::WalkEnd;
@@ -78,8 +79,9 @@ void Compare(const Stack& expected, const char* expected_by, const Stack& actual
   Compare(GlibcStack(caller), "glibc", rules, "rules");
   // By rules only.
   Stack alone;
-  const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth, /*guess=*/false);
+  const WalkResult walk = WalkByRules(caller, alone.pcs, kMaxStackDepth);
   EXPECT_NE(walk.end, WalkEnd::kUnknown);
+  EXPECT_FALSE(walk.is_guessed);
   alone.depth = walk.depth;
   Compare(rules, "auto", alone, "rules alone");
   if (has_libunwind) Compare(LibunwindStack(caller), "libunwind", rules, "rules");
@@ -216,7 +218,7 @@ thread_local ThreadPaths thread_paths;
   if (stack.path == nullptr) return;
   ++thread_paths.with_path;
   uintptr_t walked[kMaxStackDepth];
-  const WalkResult walk = WalkByRules(caller, walked, kMaxStackDepth, /*guess=*/false);
+  const WalkResult walk = WalkByRules(caller, walked, kMaxStackDepth);
   const std::vector<uintptr_t> now(walked, walked + walk.depth);
   const bool is_present = std::equal(now.begin(), now.end(), stack.pcs, stack.pcs + stack.depth);
   const bool is_same = thread_paths.frames.try_emplace(stack.path, now).first->second == now;
@@ -370,9 +372,10 @@ Coverage coverage;
   const Caller caller = Caller::OfThisFunction();
   const Stack expected = GlibcStack(caller);
   Stack rules;
-  rules.depth = WalkByRules(caller, rules.pcs, kMaxStackDepth, /*guess=*/false).depth;
+  const WalkResult walk = WalkByRules(caller, rules.pcs, kMaxStackDepth);
+  rules.depth = walk.depth;
   ++coverage.stacks;
-  coverage.rules += rules == expected;
+  coverage.rules += !walk.is_guessed && rules == expected;
   coverage.automatic += Capture(Auto(), caller) == expected;
   coverage.libunwind += has_libunwind && LibunwindStack(caller) == expected;
 }
@@ -507,6 +510,45 @@ TEST(PathCacheTest, EndedThreadsLeaveTheirPagesToOthers) {
   EXPECT_LT(AddressSpacePages() - before, 400 * 8);
   EXPECT_TRUE(NoDifference());
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// A child of vfork has the memory of its parent, and none of its threads.
+TEST(PathCacheTest, AChildOfVforkTakesNoPagesOfItsParentsThreads) {
+  constexpr int kThreads = 64;  // more than there are pages of ended threads
+  const ScenarioSet set = ScenarioSets()[0];
+  const auto capture = [&set] {
+    for (int i = 0; i < 40; ++i) set.random_chain(7, 20, CaptureOnly);
+    return hbmprof::internal::active_path_cache;
+  };
+  std::vector<PathCache*> in_use(kThreads);
+  std::atomic<int> ready{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (PathCache*& cache : in_use) {
+    threads.emplace_back([&] {
+      cache = capture();
+      ++ready;
+      while (!stop) std::this_thread::yield();
+    });
+  }
+  while (ready < kThreads) std::this_thread::yield();
+  PathCache* volatile taken = nullptr;
+  std::thread([&] {
+    const pid_t child = vfork();
+    if (child == 0) {
+      taken = capture();
+      _exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  }).join();
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_NE(taken, nullptr);
+  EXPECT_EQ(std::count(in_use.begin(), in_use.end(), taken), 0);
+}
+#endif
 
 TEST(CaptureTest, NameIsTheMethodInUse) {
   EXPECT_STREQ(Auto().name(), "cached_rules");

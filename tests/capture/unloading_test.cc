@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -15,20 +16,20 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
-#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "src/base/pages.h"
 #include "src/capture/capture.h"
 #include "src/capture/modules.h"
 #include "src/capture/objects.h"
 #include "tests/capture/oracles.h"
+#include "tests/support/made_code.h"
 
 namespace capture_test {
 namespace {
@@ -36,7 +37,7 @@ namespace {
 using hbmprof::Caller;
 using hbmprof::Snapshot;
 using hbmprof::Unwinder;
-using hbmprof::internal::HostBytes;
+using hbmprof::internal::CapturedStack;
 using hbmprof::internal::LoadedModules;
 using hbmprof::internal::StackCapture;
 using hbmprof::internal::WatchObjects;
@@ -129,6 +130,55 @@ TEST(UnloadingTest, LibraryAtReusedAddressHasItsOwnFrames) { LoadInTurn(FRAME_LI
 
 TEST(UnloadingTest, LibraryWithoutBuildIdAtReusedAddressHasItsOwnFrames) {
   LoadInTurn(FRAME_LIBRARY_SMALL_NO_ID, FRAME_LIBRARY_LARGE_NO_ID);
+}
+
+bool was_cached;
+// Captures often enough for the stack to be cached, and sets was_cached to whether it is.
+[[gnu::noinline]] void CaptureAndFind() {
+  const Caller caller = Caller::OfThisFunction();
+  constexpr int kDepth = 64;
+  uintptr_t buffer[kDepth];
+  for (int i = 0; i < 20; ++i) Auto().Capture(caller, buffer, kDepth);
+  was_cached = Auto().FindPath(caller, kDepth) != nullptr;
+}
+
+// Each unloading makes it uncertain whether a library without a build id is still the same.
+TEST(UnloadingTest, StacksThroughLibraryWithoutBuildIdAreCachedAfterManyUnloadings) {
+  const Library library(FRAME_LIBRARY_SMALL_NO_ID);
+  for (int i = 0; i < 17'000; ++i) {
+    { const Library other(FRAME_LIBRARY_LARGE); }
+    library.Call(CaptureAndFind);
+  }
+  EXPECT_TRUE(was_cached);
+}
+
+// Makes a copy of a library in which the segment of its build id is not mapped, and no header mentions the build id.
+void CopyWithoutBuildId(const std::string& from, const std::string& to) {
+  std::ifstream file(from, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(file), {});
+  ElfW(Ehdr) header;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  std::vector<ElfW(Phdr)> segments(header.e_phnum);
+  const size_t segments_bytes = segments.size() * sizeof(segments[0]);
+  std::memcpy(segments.data(), &bytes[header.e_phoff], segments_bytes);
+  uintptr_t note = 0;
+  for (auto& segment : segments) {
+    if (segment.p_type != PT_NOTE) continue;
+    note = std::max<uintptr_t>(note, segment.p_vaddr);
+    segment.p_type = PT_NULL;
+  }
+  ASSERT_GE(note, uintptr_t{0x10000});
+  for (auto& segment : segments) {
+    if (segment.p_type == PT_LOAD && note - segment.p_vaddr < segment.p_memsz) segment.p_flags = 0;
+  }
+  std::memcpy(&bytes[header.e_phoff], segments.data(), segments_bytes);
+  std::ofstream(to, std::ios::binary) << bytes;
+}
+TEST(UnloadingTest, BuildIdThatCannotBeReadAnyMoreIsNotRead) {
+  const std::string copy = testing::TempDir() + "capture_no_note_" + std::to_string(getpid()) + ".so";
+  CopyWithoutBuildId(FRAME_LIBRARY_SMALL_FAR_ID, copy);
+  LoadInTurn(FRAME_LIBRARY_SMALL_FAR_ID, copy);
+  std::filesystem::remove(copy);
 }
 
 // Functions that differ only in their addresses. They call a library at a given depth of the stack.
@@ -251,6 +301,59 @@ TEST(UnloadingTest, DoesNotDisturbOtherThreads) {
   loader.join();
 }
 
+uintptr_t return_address;
+[[gnu::noinline]] void StoreReturnAddress() {
+  return_address = reinterpret_cast<uintptr_t>(__builtin_return_address(0));
+}
+
+// Code without unwind information, in a frame whose frame record is an old one: its return address lies in a library
+// that another thread unloads during the walk.
+void GuessIntoLibraryThatIsUnloaded(const std::string& path) {
+  void* const code = mmap(nullptr, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(code, MAP_FAILED);
+  Library(path).Call(StoreReturnAddress);
+  std::atomic<bool> stop{false};
+  std::thread loader([&] {
+    while (!stop) Library{path};
+  });
+  struct {
+    uintptr_t stack[2];
+    uintptr_t record[2];
+  } frame = {{0, 0}, {0, return_address}};
+  const Caller caller = {reinterpret_cast<uintptr_t>(code) + 16, reinterpret_cast<uintptr_t>(frame.stack),
+                         reinterpret_cast<uintptr_t>(frame.record)};
+  uintptr_t pcs[64];
+  int unfit = 0;
+  for (int i = 0; i < 200'000; ++i) {
+    const CapturedStack stack = Auto().Capture(caller, pcs, 64);
+    // The library is a frame only while it is mapped and not yet in the list of the dynamic linker.
+    unfit += stack.depth > 2 || !stack.truncated;
+  }
+  EXPECT_EQ(unfit, 0);
+  stop = true;
+  loader.join();
+  munmap(code, 4096);
+}
+TEST(UnloadingTest, OldReturnAddressInLibraryThatIsUnloaded) { GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL); }
+TEST(UnloadingTest, OldReturnAddressInLibraryWithoutBuildIdThatIsUnloaded) {
+  GuessIntoLibraryThatIsUnloaded(FRAME_LIBRARY_SMALL_NO_ID);
+}
+
+Stack after_guess;
+[[gnu::noinline]] void CaptureAfterGuess() { after_guess = Capture(Auto(), Caller::OfThisFunction()); }
+[[gnu::noinline]] void CallMadeCode() {
+  const hbmprof_test::MadeCode code(hbmprof_test::MadeCode::kWithFramePointer);
+  code.Call(reinterpret_cast<const void*>(&CaptureAfterGuess));
+}
+// The stack: made code, the frame that is guessed, and the library.
+TEST(UnloadingTest, StackWithAGuessEndsAtALibraryThatCanBeUnloaded) {
+  const Library library(FRAME_LIBRARY_SMALL);
+  library.Call(CallMadeCode);
+  ASSERT_EQ(after_guess.depth, 3) << Describe(after_guess);
+  EXPECT_TRUE(after_guess.truncated);
+  EXPECT_LT(after_guess.pcs[2] - library.address(), 4096u);
+}
+
 // Called by another thread and then by the constructor of a library, which runs with the dynamic linker's lock held.
 void (*in_constructor)();
 std::thread other_thread;  // joined outside of the constructor, because a thread may need the linker's lock to end
@@ -358,30 +461,6 @@ TEST(ModulesTest, HaveBuildIdsAndDoNotOverlap) {
     if (i == 1) continue;  // the main program comes first wherever it is
     EXPECT_LE(modules[i - 1].limit, modules[i].start);
   }
-}
-
-TEST(ModulesTest, HistoryIsHostMemory) {
-  LoadedModules();
-  const int64_t before = HostBytes();
-  // More libraries at a time than any other test loads, so some are at new addresses.
-  constexpr int kCopies = 8;
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("hbmprof_history." + std::to_string(getpid()));
-  std::filesystem::create_directory(folder);
-  {
-    std::vector<std::unique_ptr<Library>> libraries;
-    for (int i = 0; i < kCopies; ++i) {
-      const std::filesystem::path copy = folder / (std::to_string(i) + ".so");
-      std::filesystem::copy_file(FRAME_LIBRARY_SMALL, copy);
-      libraries.push_back(std::make_unique<Library>(copy));
-    }
-    LoadedModules();
-  }
-  std::filesystem::remove_all(folder);
-  const int64_t loaded = HostBytes();
-  EXPECT_GE(loaded - before, static_cast<int64_t>(sizeof(Snapshot::Module)));
-  LoadedModules();
-  EXPECT_EQ(HostBytes(), loaded) << "what was unloaded stays in the history";
 }
 
 TEST(ModulesTest, ContainVdso) {

@@ -5,11 +5,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 
 #include "src/base/kept_errno.h"
 #include "src/base/pages.h"
@@ -21,16 +18,10 @@ __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")))
 
 namespace {
 
-#ifdef HBMPROF_CHECK_CAPTURE
-constexpr bool kIsChecked = true;
-#else
-constexpr bool kIsChecked = false;
-#endif
-
 // The pages of a thread. They are never unmapped: when their thread has ended, another one takes them. (A handler of
 // thread exit would need a thread-specific key, and the C library calls malloc for all but the first 32 keys.)
 struct CachePages {
-  std::atomic<uint64_t> owner;  // a thread's id, and above it a number that no other owner has
+  std::atomic<uint64_t> owner;  // the id of a process, and below it that of a thread
   CachePages* next;
   PathCache cache;
   LearningScratch scratch;
@@ -40,12 +31,11 @@ std::atomic<CachePages*> all_pages{nullptr};
 // Plain data in the static TLS block, like active_path_cache.
 struct ThreadCache {
   CachePages* pages;
-  uint32_t captures;  // before the thread got its pages
   // The pages are being obtained, or their scratch memory is in use. A signal handler that finds this set neither
-  // obtains pages nor learns a path.
+  // obtains pages nor learns a path. It stays set if there is no memory for the pages.
   bool is_busy;
 };
-__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, 0, false};
+__thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {nullptr, false};
 
 // Keeps the object that contains this code loaded, for example a plugin with a static copy of the library. That object
 // contains the handlers of fork and process exit, and threads may be about to call them. Runs before main, or in the
@@ -62,13 +52,22 @@ __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {
 
 // Returns pages that belong to the calling thread from now on; null if there is no memory.
 CachePages* TakePages() {
-  static std::atomic<uint32_t> owners{0};
+  // A thread looks for pages of ended threads in this many places, and goes on where the last one has stopped.
+  constexpr int kMostLooks = 16;
+  static std::atomic<CachePages*> next_look{nullptr};
+  const auto process = static_cast<uint32_t>(getpid());
   const auto thread = static_cast<uint32_t>(syscall(SYS_gettid));
-  const uint64_t owner = uint64_t{owners.fetch_add(1) + 1} << 32 | thread;
-  for (CachePages* pages = all_pages.load(std::memory_order_acquire); pages != nullptr; pages = pages->next) {
+  const uint64_t owner = uint64_t{process} << 32 | thread;
+  for (int i = 0; i < kMostLooks; ++i) {
+    CachePages* pages = next_look.load(std::memory_order_acquire);
+    if (pages == nullptr) pages = all_pages.load(std::memory_order_acquire);
+    if (pages == nullptr) break;
+    next_look.store(pages->next, std::memory_order_release);
     uint64_t old = pages->owner.load(std::memory_order_relaxed);
+    // Threads of another process can use the pages if a child of vfork shares the memory.
     const auto old_thread = static_cast<uint32_t>(old);
-    const bool is_free = old_thread == thread || (syscall(SYS_tgkill, getpid(), old_thread, 0) != 0 && errno == ESRCH);
+    const bool is_free =
+        old >> 32 == process && (old == owner || (syscall(SYS_tgkill, process, old_thread, 0) != 0 && errno == ESRCH));
     if (is_free && pages->owner.compare_exchange_strong(old, owner, std::memory_order_acq_rel)) return pages;
   }
   auto* pages = static_cast<CachePages*>(MapPages(sizeof(CachePages)));
@@ -82,38 +81,17 @@ CachePages* TakePages() {
 
 // REQUIRES: the thread is not busy.
 [[gnu::noinline]] CachePages* ObtainPages() {
-  // For a thread that makes few captures, the pages cost more than they save.
-  constexpr uint32_t kCapturesBefore = 16;
-  ThreadCache& mine = thread_cache;
-  if (mine.captures < kCapturesBefore) {
-    ++mine.captures;
-    return nullptr;
-  }
   const KeptErrno kept_errno;
+  ThreadCache& mine = thread_cache;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   CachePages* const pages = TakePages();
-  if (pages == nullptr) {
-    mine.captures = 0;
-  } else {
-    pages->cache.Start(ThreadStackBounds());
-  }
+  if (pages == nullptr) return nullptr;
+  pages->cache.Start(ThreadStackBounds());
   mine.pages = pages;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   mine.is_busy = false;
   return pages;
-}
-
-void CheckAgainstWalk(const Path& path, const uintptr_t* pcs, const WalkResult& walk) {
-  const Hash128 hash = StackHash(walk.hash, path.truncated);
-  if (walk.end != WalkEnd::kUnknown && !walk.is_guessed && walk.depth == path.depth &&
-      path.truncated == (walk.end == WalkEnd::kDepth) && std::equal(pcs, pcs + walk.depth, path.pcs()) &&
-      hash.low == path.hash.low && hash.high == path.hash.high) {
-    return;
-  }
-  std::fprintf(stderr, "hbmprof: a cached stack of %d frames differs from the walked stack of %d frames\n", path.depth,
-               walk.depth);
-  std::abort();
 }
 
 }  // namespace
@@ -143,7 +121,6 @@ void PathCache::Insert(const Caller& caller, const Path* path) {
 }
 
 bool PathCache::ShouldLearn(const Caller& caller, const Hash128& hash) {
-  if (kIsChecked) return true;
   if (pause_ > 0) {
     --pause_;
     return false;
@@ -184,21 +161,13 @@ void PathCache::SetLeaf(uint64_t key, const Path* path) {
 
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path) {
   *path = nullptr;
-  const WalkResult walk = WalkByRules(caller, pcs, max_depth, /*guess=*/true);
+  const WalkResult walk = WalkByRules(caller, pcs, max_depth);
   ThreadCache& mine = thread_cache;
-  if (kIsChecked && mine.pages != nullptr) {
-    *path = mine.pages->cache.Find(caller, max_depth);
-    if (*path != nullptr) {
-      CheckAgainstWalk(**path, pcs, walk);
-      return walk;
-    }
-  }
   if (walk.end == WalkEnd::kUnknown || walk.is_guessed || mine.is_busy || !IsOnOwnStack(caller.sp)) return walk;
   CachePages* const pages = mine.pages != nullptr ? mine.pages : ObtainPages();
   if (pages == nullptr) return walk;
   const bool should_learn = pages->cache.ShouldLearn(caller, walk.hash);
-  // In a build with HBMPROF_CHECK_CAPTURE captures never use the cache, so that each cached stack is compared above.
-  active_path_cache = kIsChecked || pages->cache.is_paused() ? nullptr : &pages->cache;
+  active_path_cache = pages->cache.is_paused() ? nullptr : &pages->cache;
   if (!should_learn) return walk;
   mine.is_busy = true;
   std::atomic_signal_fence(std::memory_order_seq_cst);

@@ -1,6 +1,6 @@
 // PathCache: a per-thread cache of call stacks. It recognizes a stack that the thread has captured before, by comparing
 // the words of its path (paths.h) instead of walking. When a thread walks a stack that it has walked recently, the path
-// is learned (made by LearnPath) and added to the cache. A thread's first few walks do not count.
+// is learned (made by LearnPath) and added to the cache.
 //
 // Why a path that matches is always correct:
 // - A path is learned and used only if all of its words are on the thread's own stack, whose bounds never change.
@@ -9,9 +9,6 @@
 // - A path lists its objects that can be unloaded, and it matches only while these objects are loaded (objects.h).
 // - A signal handler can capture while the cache is read or written. The tag of a node is written last, so that a tag
 //   always belongs to a valid path. Every path is compared in full, and paths are immutable.
-//
-// If HBMPROF_CHECK_CAPTURE is defined (path_cache.cc), every stack is learned when it is first walked, every cached
-// stack is also walked by rules, and a difference aborts the program.
 #ifndef HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
 #define HBMPROF_SRC_CAPTURE_PATHS_PATH_CACHE_H_
 
@@ -120,12 +117,12 @@ class PathCache {
 };
 
 // The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 48 KiB of pages,
-// after its first few captures. When it has ended, another thread gets them. Plain data in the static TLS block, so
+// at its first walk. When it has ended, another thread gets them. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
 
-// Captures a stack that is not in the thread's cache. Has the same results as WalkByRules(caller, pcs, max_depth,
-// /*guess=*/true). Sets `*path` to the path that is now in the cache, or to null.
+// Captures a stack that is not in the thread's cache. Has the same results as WalkByRules. Sets `*path` to the path
+// that is now in the cache, or to null.
 WalkResult WalkAndCache(const Caller& caller, uintptr_t* pcs, int max_depth, const Path** path);
 
 }  // namespace hbmprof::internal

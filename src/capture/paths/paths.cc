@@ -14,7 +14,7 @@
 
 namespace hbmprof::internal {
 
-const char* path_memory = nullptr;
+char* path_memory = nullptr;
 
 namespace {
 
@@ -157,49 +157,36 @@ class PathTable {
  public:
   // Returns the path with these bytes, and adds it if it is new. Returns null if there is no memory.
   const Path* Intern(const char* bytes, size_t size) {
-    const uint64_t hash = HashBytes(bytes, size, 0);
     const auto equal = [&](uint64_t payload) {
-      const Entry* entry = EntryOf(payload);
-      return entry->hash == hash && entry->size == size && std::memcmp(entry + 1, bytes, size) == 0;
+      const Path* const path = PathOf(payload);
+      return path->bytes() == size && std::memcmp(path, bytes, size) == 0;
     };
     const uint64_t found = table_.Intern(
-        hash, equal, [](uint64_t other) { return EntryOf(other)->hash; },
-        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Add(hash, bytes, size); });
-    return found == 0 ? nullptr : reinterpret_cast<const Path*>(EntryOf(found) + 1);
+        HashBytes(bytes, size, 0), equal,
+        [](uint64_t payload) { return HashBytes(reinterpret_cast<const char*>(payload), PathOf(payload)->bytes(), 0); },
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Add(bytes, size); });
+    return found == 0 ? nullptr : PathOf(found);
   }
 
  private:
-  struct Entry {
-    uint64_t hash;
-    uint64_t size;
-  };
-  static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;
-  static constexpr size_t kCountedStep = size_t{64} << 10;
-  static_assert(PathBuilder::kMaxBytes < kCountedStep);
+  static constexpr size_t kMaxBytes = (size_t{32} << 20) - kPathAlignment;  // not in large pages: see MapPages
 
-  static const Entry* EntryOf(uint64_t payload) { return reinterpret_cast<const Entry*>(payload); }
+  static const Path* PathOf(uint64_t payload) { return reinterpret_cast<const Path*>(payload); }
 
   // Returns 0 if there is no memory.
-  uint64_t Add(uint64_t hash, const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
-    const size_t bytes_used = (sizeof(Entry) + size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
-    if (memory_ == nullptr) path_memory = memory_ = static_cast<char*>(ReservePages(kMaxBytes));
-    if (memory_ == nullptr || bytes_used > kMaxBytes - used_) return 0;
-    if (used_ + bytes_used > counted_) {
-      if (!TakeHostBytes(kCountedStep)) return 0;
-      counted_ += kCountedStep;
-    }
-    auto* entry = reinterpret_cast<Entry*>(memory_ + used_);
-    entry->hash = hash;
-    entry->size = size;
-    std::memcpy(entry + 1, bytes, size);
+  uint64_t Add(const char* bytes, size_t size) ABSL_EXCLUSIVE_LOCKS_REQUIRED(table_.lock()) {
+    const size_t bytes_used = (size + kPathAlignment - 1) / kPathAlignment * kPathAlignment;
+    if (path_memory == nullptr) path_memory = static_cast<char*>(ReservePages(kMaxBytes));
+    if (path_memory == nullptr || bytes_used > kMaxBytes - used_) return 0;
+    if (!TakeHostBytes(static_cast<int64_t>(bytes_used))) return 0;
+    char* const added = path_memory + used_;
+    std::memcpy(added, bytes, size);
     used_ += bytes_used;
-    return reinterpret_cast<uint64_t>(entry);
+    return reinterpret_cast<uint64_t>(added);
   }
 
   InternTable table_;
-  char* memory_ ABSL_GUARDED_BY(table_.lock()) = nullptr;
-  size_t used_ ABSL_GUARDED_BY(table_.lock()) = 0;
-  size_t counted_ ABSL_GUARDED_BY(table_.lock()) = 0;  // as host memory
+  size_t used_ ABSL_GUARDED_BY(table_.lock()) = kPathAlignment;  // no path has the number 0
 };
 
 NeverDestroyed<PathTable> path_table;  // threads may capture until the process ends

@@ -54,6 +54,8 @@ struct alignas(16) Path {
   // The words to compare follow: return addresses, links. `pc` and the return addresses are the pcs of all frames.
 
   const uintptr_t* pcs() const { return &pc; }
+  // The size of the path, in bytes.
+  size_t bytes() const { return objects_at + objects * sizeof(Object); }
 
   // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
   // frames. The stack ends `bytes` bytes above caller.sp.
@@ -112,7 +114,7 @@ static_assert(sizeof(Path) == offsetof(Path, pc) + sizeof(uintptr_t), "words fol
 
 // A path has a number, which is half as long as a pointer. All paths are in one block of memory, which is mapped when
 // the first path is made. No path has the number 0.
-extern const char* path_memory __attribute__((visibility("hidden")));
+extern char* path_memory __attribute__((visibility("hidden")));
 inline constexpr size_t kPathAlignment = 16;
 inline const Path* PathAt(uint32_t number) {
   return reinterpret_cast<const Path*>(path_memory + number * kPathAlignment);
