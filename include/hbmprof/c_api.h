@@ -181,7 +181,7 @@ enum hbmprof_kind {
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
  * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
- * it in dropped_records). A device number that does not exist is recorded as the device "unknown", a kind
+ * an allocation in dropped_records). A device number that does not exist is recorded as the device "unknown", a kind
  * that does not exist as the kind "device", and an allocator number that does not exist without an allocator name. */
 typedef struct hbmprof_attributes {
   size_t struct_size; /* in: sizeof(hbmprof_attributes) */

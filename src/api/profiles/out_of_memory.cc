@@ -32,7 +32,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/try_run.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
@@ -344,8 +344,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     if (joined == nullptr) internal::RecordFailureOf(failure, caller, device, profiler);
     int64_t unreported = 0;
     if (joined != nullptr) {
-      is_reported = Profiler::OptionsOfDefault().oom_report &&
-                    internal::Joined(*joined).ReportOutOfMemory(failure, device, caller);
+      is_reported = Profiler::OptionsOfDefault().oom_report && joined->ReportOutOfMemory(failure, device, caller);
     } else if (internal::MayReport(device, &unreported)) {
       had_reserve = internal::GiveBackReserve();
       const DefaultOptions options = Profiler::OptionsOfDefault();

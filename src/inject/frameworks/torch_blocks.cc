@@ -48,8 +48,7 @@ struct Device {
   }
 
   std::atomic<State> state{State::kUnused};
-  std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
-  std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
+  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
@@ -167,8 +166,6 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   Device& device = devices[torch_device.index];
   // Default() throws if the host has no memory for the profiler.
   if (!TryRun([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
-  const uint32_t resumed = TimesResumed();
-  if (device.times_resumed.exchange(resumed, std::memory_order_relaxed) != resumed) MayHaveBlocks(device);
   if (!device.IsShown()) return;
   device.state.store(State::kShown, std::memory_order_relaxed);
   if (device.has_earlier.load(std::memory_order_acquire)) {
