@@ -101,11 +101,8 @@ void StartRing() {
   internal::Ledger& ledger = internal::ProfilerAccess::ImplOf(*profiler).ledger();
   if (!ledger.log().Allocate(kBuffers)) std::abort();
   const internal::EventLog::Mode mode = internal::EventLog::Mode::kRing;
-  std::vector<internal::SiteTotals> sites;
-  std::vector<internal::AccountTotals> accounts;
-  std::vector<internal::PoolTotals> pools;
   int64_t instant;
-  ledger.Snapshot(&sites, &accounts, &pools, &instant, &mode);
+  ledger.Snapshot(&instant, &mode);
 }
 
 void Pair(benchmark::State& state, const Case& the_case, Tracking tracking) {

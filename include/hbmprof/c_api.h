@@ -184,7 +184,7 @@ enum hbmprof_kind {
 
 /* The attributes of an allocation. If all fields except struct_size are zero, the allocation is on device 0, has the
  * kind "device" and no allocator name. If struct_size is not set, nothing is recorded (hbmprof_tracker_stats counts
- * the call in dropped_records). Convention 7 says which device a number without a device is. A kind that does not
+ * an allocation in dropped_records). Convention 7 says which device a number without a device is. A kind that does not
  * exist, and HBMPROF_KIND_POOL, is recorded as the kind "device", and an allocator number that hbmprof_allocator() has
  * not returned without an allocator name. */
 typedef struct hbmprof_attributes {

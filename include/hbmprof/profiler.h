@@ -132,7 +132,6 @@ class Profiler {
   //   known. save_device_memory_profile, device_memory_profile and AnswerHttpGet are complete.
   // - RecordFree, RecordBlockFree and RecordSegmentFree return 0 for a record that has ended, instead of its size.
   // - FindBuffer and FindBufferAt find nothing, KeepSite returns 0, and SetDeviceProbe has no effect.
-  // - RecordDropped does not count the bytes.
   static Profiler& Default();
 
   // Makes the profiler that Default() returns, with `options`. The environment is not read. Call it at the start of

@@ -2,6 +2,7 @@
 #ifndef HBMPROF_SRC_BASE_UTC_TIME_H_
 #define HBMPROF_SRC_BASE_UTC_TIME_H_
 
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -9,6 +10,12 @@
 #include "absl/time/civil_time.h"
 
 namespace hbmprof::internal {
+
+// Returns the time, in nanoseconds of Unix time.
+inline int64_t UnixNanos() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
 
 // Returns "2026-11-29T02:15:10Z". Does not use gmtime_r or strftime: they take a lock, which another thread can hold
 // while the process forks.

@@ -55,8 +55,6 @@ constexpr int BirthClassLog2(int64_t uptime_seconds) {
 
 extern std::atomic<Generation> present_generation __attribute__((visibility("hidden")));
 inline Generation PresentGeneration() { return present_generation.load(std::memory_order_relaxed); }
-// OctaveOfAge of a buffer that is freed now.
-inline int OctaveNow(Generation birth) { return OctaveOfAge(birth, PresentGeneration()); }
 
 // Reads the coarse clock, without a system call, and advances the present generation. Returns the nanoseconds since the
 // start, which is the first call in this process or in the one that it was forked from. Any thread may call it.

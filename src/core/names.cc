@@ -66,26 +66,26 @@ std::vector<std::pair<std::string, int64_t>> CounterTable::All() const {
   return {values_.begin(), values_.end()};
 }
 
-ProcessTags::ProcessTags(const Labels& tags) : tags_(LabelsOf(tags)) {}
+ProcessTags::ProcessTags(const Labels& tags) {
+  for (auto& [name, text] : LabelsOf(tags)) tags_[name] = text;
+}
 
 void ProcessTags::Set(std::string_view key, std::string_view value) {
   const ReentryGuard guard;
   if (!guard.entered() || IsOff()) return;  // this thread may hold the mutex
   MutexLock hold(mutex_);
-  std::map<std::string, std::string> tags(tags_.begin(), tags_.end());
   for (auto& [name, text] : LabelsOf({{std::string(key), std::string(value)}})) {
     if (text.empty()) {
-      tags.erase(name);
-    } else if (tags.size() < kMaxTagKeys || tags.count(name) != 0) {
-      tags[name] = std::move(text);
+      tags_.erase(name);
+    } else if (tags_.size() < kMaxTagKeys || tags_.count(name) != 0) {
+      tags_[name] = std::move(text);
     }
   }
-  tags_.assign(tags.begin(), tags.end());
 }
 
 Labels ProcessTags::All() const {
   MutexLock hold(mutex_);
-  return tags_;
+  return {tags_.begin(), tags_.end()};
 }
 
 }  // namespace hbmprof::internal

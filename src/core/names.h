@@ -76,7 +76,7 @@ class ProcessTags {
 
  private:
   mutable Mutex mutex_;
-  Labels tags_ ABSL_GUARDED_BY(mutex_);  // sorted by key
+  std::map<std::string, std::string> tags_ ABSL_GUARDED_BY(mutex_);
 };
 
 struct Names {

@@ -1,4 +1,4 @@
-// Profiler: passes calls to ProfilerImpl, or to the injected library's profiler (joined.h).
+// Profiler: passes calls to ProfilerImpl, or to the injected library's profiler (injected.h).
 
 #include "hbmprof/profiler.h"
 
@@ -7,13 +7,10 @@
 #include <utility>
 
 #include "absl/base/attributes.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof {
-
-using internal::GuardCheck;
-using internal::Joined;
 
 Profiler::Profiler(const Options& options)
     : enabled_(options.enabled && !internal::IsOff()),
@@ -53,11 +50,11 @@ Profiler::~Profiler() {
 // A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.
 
 DeviceId Profiler::Device(std::string_view name) {
-  if (joined_ != nullptr) return Joined(*joined_).Device(name);
+  if (joined_ != nullptr) return joined_->Device(name);
   return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->names.devices.NumberOf(name));
 }
 AllocatorId Profiler::Allocator(std::string_view name) {
-  if (joined_ != nullptr) return Joined(*joined_).Allocator(name);
+  if (joined_ != nullptr) return joined_->Allocator(name);
   return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->names.allocators.NumberOf(name));
 }
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
@@ -67,7 +64,7 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Remove(device, owner);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
-  if (joined_ != nullptr) return Joined(*joined_).SetCounter(name, value);
+  if (joined_ != nullptr) return joined_->SetCounter(name, value);
   if (impl_ != nullptr) impl_->names.counters.Set(name, value);
 }
 
@@ -75,20 +72,16 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
 // inlines all functions that a common event calls: with a deep stack, the processor mispredicts the return of each call
 // that is not inlined.
 [[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, uint64_t attributes) {
-  const GuardCheck check;
   const Caller caller = Caller::OfThisFunction();
-  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
-  return impl_->RecordAlloc(caller, id, bytes, attributes);
+  return impl_ != nullptr ? impl_->RecordAlloc(caller, id, bytes, attributes)
+                          : joined_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
-  const GuardCheck check;
-  if (impl_ == nullptr) return Joined(*joined_).RecordAlloc(caller, id, bytes, attributes);
-  return impl_->RecordAlloc(caller, id, bytes, attributes);
+  return impl_ != nullptr ? impl_->RecordAlloc(caller, id, bytes, attributes)
+                          : joined_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] std::optional<int64_t> Profiler::Free(BufferId id) {
-  const GuardCheck check;
-  if (impl_ == nullptr) return Joined(*joined_).RecordFree(id);
-  return impl_->RecordFree(id);
+  return impl_ != nullptr ? impl_->RecordFree(id) : joined_->RecordFree(id);
 }
 [[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(const Pool& pool, BufferId address, size_t bytes) {
   return RecordBlockFrom(Caller::OfThisFunction(), pool, address, bytes);
@@ -97,66 +90,48 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   return RecordSegmentFrom(Caller::OfThisFunction(), pool, address, bytes);
 }
 
-// Calls the function of ProfilerImpl, or that of Joined with the same name.
-#define HBMPROF_PASS_ON(Function, arguments, otherwise)               \
-  const GuardCheck check;                                             \
-  if (impl_ != nullptr) return impl_->Function arguments;             \
-  if (joined_ != nullptr) return Joined(*joined_).Function arguments; \
-  return otherwise
+// Calls the function of ProfilerImpl, or that of InjectedProfiler with the same name.
+#define HBMPROF_EVENT(Function, arguments, otherwise) \
+  if (!enabled()) return otherwise;                   \
+  return impl_ != nullptr ? impl_->Function arguments : joined_->Function arguments
 
 // The same for functions that record no event. (An event finds out itself whether the process is off.)
-#define HBMPROF_QUERY(Function, arguments, otherwise) \
-  if (internal::IsOff()) return otherwise;            \
-  HBMPROF_PASS_ON(Function, arguments, otherwise)
+#define HBMPROF_QUERY(Function, arguments, otherwise)         \
+  if (internal::IsOff()) return otherwise;                    \
+  if (impl_ != nullptr) return impl_->Function arguments;     \
+  if (joined_ != nullptr) return joined_->Function arguments; \
+  return otherwise
 
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address,
                                                 size_t bytes) {
-  if (!enabled()) return false;
-  HBMPROF_PASS_ON(RecordBlock, (caller, pool, address, bytes), false);
+  HBMPROF_EVENT(RecordBlock, (caller, pool, address, bytes), false);
 }
 [[gnu::flatten]] std::optional<int64_t> Profiler::RecordBlockFree(const Pool& pool, BufferId address) {
-  if (!enabled()) return {};
-  HBMPROF_PASS_ON(RecordBlockFree, (pool, address), std::nullopt);
+  HBMPROF_EVENT(RecordBlockFree, (pool, address), {});
 }
 bool Profiler::RecordSegmentFrom(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
-  if (!enabled()) return false;
-  HBMPROF_PASS_ON(RecordSegment, (caller, pool, address, bytes), false);
+  HBMPROF_EVENT(RecordSegment, (caller, pool, address, bytes), false);
 }
 std::optional<int64_t> Profiler::RecordSegmentFree(const Pool& pool, BufferId address) {
-  if (!enabled()) return {};
-  HBMPROF_PASS_ON(RecordSegmentFree, (pool, address), std::nullopt);
+  HBMPROF_EVENT(RecordSegmentFree, (pool, address), {});
 }
-bool Profiler::RecordResize(BufferId id, size_t bytes) {
-  if (!enabled()) return false;
-  HBMPROF_PASS_ON(RecordResize, (id, bytes), false);
-}
+bool Profiler::RecordResize(BufferId id, size_t bytes) { HBMPROF_EVENT(RecordResize, (id, bytes), false); }
 bool Profiler::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
-  if (!enabled()) return false;
-  HBMPROF_PASS_ON(RecordBlockResize, (pool, address, bytes), false);
+  HBMPROF_EVENT(RecordBlockResize, (pool, address, bytes), false);
 }
-void Profiler::RecordDropped(size_t bytes) {
-  if (!enabled()) return;
-  HBMPROF_PASS_ON(RecordDropped, (bytes), void());
-}
-void Profiler::RecordRefusedFree() {
-  if (!enabled()) return;
-  HBMPROF_PASS_ON(RecordRefusedFree, (), void());
-}
+void Profiler::RecordDropped(size_t bytes) { HBMPROF_EVENT(RecordDropped, (bytes), void()); }
+void Profiler::RecordRefusedFree() { HBMPROF_EVENT(RecordRefusedFree, (), void()); }
 uint32_t Profiler::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
-  const GuardCheck check;
   return enabled() && impl_ != nullptr ? impl_->KeepSite(caller, bytes, attributes) : 0;
 }
 bool Profiler::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
-  const GuardCheck check;
   return enabled() && impl_ != nullptr && impl_->RecordAllocAt(site, id, bytes);
 }
 
 std::optional<LiveBuffer> Profiler::FindBuffer(BufferId id) const {
-  const GuardCheck check;
   return internal::IsOff() || impl_ == nullptr ? std::nullopt : impl_->FindBuffer(id);
 }
 std::optional<FoundBuffer> Profiler::FindBufferAt(BufferId address) const {
-  const GuardCheck check;
   return internal::IsOff() || impl_ == nullptr ? std::nullopt : impl_->FindBufferAt(address);
 }
 DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {

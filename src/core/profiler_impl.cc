@@ -98,23 +98,15 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 
 // --- Buffers ---
 
-[[gnu::noinline]] bool ProfilerImpl::RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
-                                                    bool is_uncached) noexcept {
+[[gnu::noinline]] bool ProfilerImpl::RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return false;
-  const auto remove_stale = [&] { return CountReplaced(pools_.Remove(id).has_value()); };
-  if (!HasCapacity(bytes) && !(remove_stale() && HasCapacity(bytes))) return Drop(bytes);
-  const SiteId site = finder_.SiteOf(caller, word, is_uncached);
+  if (!HasCapacity(bytes) && !(pools_.RemoveReplaced(id) && HasCapacity(bytes))) return Drop(bytes);
+  const SiteId site = finder_.SiteOf(caller, labels);
   TraceStep(EventStep::kSiteFound);
-  if (site != kNoSite) return Enter(live_.Prefetch(id), id, site, static_cast<int64_t>(bytes));
-  remove_stale();
+  if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
+  pools_.RemoveReplaced(id);
   return Drop(bytes);
-}
-
-bool ProfilerImpl::CountReplaced(bool is_removed) {
-  if (!is_removed) return false;
-  replaced_records_.fetch_add(1, std::memory_order_relaxed);
-  return true;
 }
 
 inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
@@ -159,7 +151,7 @@ bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
   const GuardedEvent event(*this);
   if (!event.is_recorded() || id.is_null() || site == 0) return false;
   if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
-  return Enter(live_.Prefetch(id.value()), id.value(), site - 1, static_cast<int64_t>(bytes));
+  return Enter(id.value(), site - 1, static_cast<int64_t>(bytes));
 }
 
 // --- Segments and blocks ---
@@ -179,7 +171,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
     if (made.has_value()) return *made;
   }
   const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
-  return RecordUncommon(caller, address.value(), bytes, {PackAttributes(attributes), current_tags, 0}, false);
+  return RecordSlow(caller, address.value(), bytes, {attributes, current_tags, 0});
 }
 
 bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
@@ -201,15 +193,8 @@ PoolNumber ProfilerImpl::MakePoolNumber(const Pool& pool) {
   return event.is_recorded() ? sites_.pools().FindOrMake(pool) : PoolNumber{0};
 }
 
-bool ProfilerImpl::RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address,
-                                 size_t bytes) noexcept {
-  const PoolNumber own = sites_.pools().Find(Clamp(pool));
-  const PoolNumber number = ledger_.HasSegments(own) ? own : sites_.pools().Find(Clamp(from));
-  return RecordBlockFrom(caller, pool, number, address, bytes);
-}
-
 [[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(const Pool& pool, BufferId address) noexcept {
-  return address.is_null() ? std::nullopt : End(IdOfBlock(pool, address));
+  return address.is_null() ? std::nullopt : End(IdOfBlock(sites_.pools().Find(Clamp(pool)), address));
 }
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
@@ -220,12 +205,12 @@ bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
 
 bool ProfilerImpl::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
   const GuardedEvent event(*this);
-  const uint64_t id = IdOfBlock(pool, address);
+  const uint64_t id = IdOfBlock(sites_.pools().Find(Clamp(pool)), address);
   return event.is_recorded() && id != 0 && bytes <= LiveTable::kMaxBytes &&
          pools_.Resize(id, static_cast<int64_t>(bytes));
 }
 
-void ProfilerImpl::EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes) {
+void ProfilerImpl::EndBlocks(const Pool& pool, uint64_t start, uint64_t bytes) {
   const GuardedEvent event(*this);
   const PoolNumber number = sites_.pools().Find(Clamp(pool));
   if (!event.is_recorded() || number == 0) return;
@@ -238,27 +223,24 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
   const GuardedEvent event(*this);
   LiveRecord live;
   if (!event.is_recorded() || !IsBuffer(id) || !live_.Find(id.value(), &live)) return false;
-  const SiteKey key = sites_.Key(live.site);
-  Attributes attributes = key.attributes;
+  const SiteLabels labels = sites_.At(live.site).labels;
+  Attributes attributes = labels.attributes();
   if (attributes.kind == MemoryKind::kPool) return true;
   if (allocator != AllocatorId{}) attributes.allocator = allocator;
-  const SiteId site = SiteOf(caller, Clamp(attributes), key.from);
+  const SiteId site = SiteOf(caller, Clamp(attributes), labels.from());
   if (site == kNoSite || site == live.site || sites_.At(site).stack->is_other) return true;
   return pools_.ChangeSite(id.value(), live, site);
 }
 
 SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space) {
-  const MemoryKind kind = space == MemorySpace::kManaged      ? MemoryKind::kManaged
-                          : space == MemorySpace::kPinnedHost ? MemoryKind::kPinnedHost
-                                                              : MemoryKind::kDevice;
-  return SiteOf(caller, Clamp({device, kind}), 0);
+  return SiteOf(caller, Clamp({device, MemoryKind(space)}), 0);  // the first kinds are those of the spaces
 }
 
 std::optional<LiveBuffer> ProfilerImpl::Find(uint64_t id) const {
   const ReentryGuard guard;
   LiveRecord record;
   if (IsOff() || id == 0 || !live_.Find(id, &record)) return std::nullopt;
-  return LiveBuffer{record.bytes, sites_.Key(record.site).attributes};
+  return LiveBuffer{record.bytes, sites_.At(record.site).labels.attributes()};
 }
 
 std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
@@ -276,34 +258,26 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
     found = record;
   });
   if (found_id == 0) return std::nullopt;
-  const SiteKey key = sites_.Key(found.site);
-  const Snapshot::Stack stack = {sites_.PcsOf(*key.stack), key.stack->truncated};
-  return FoundBuffer{Pools::AddressOf(found_id), found.bytes, key.attributes,
-                     WithProcessTags(TagsOf(key.tags), names.tags.All()), stack};
+  const Site& site = sites_.At(found.site);
+  const Snapshot::Stack stack = {sites_.PcsOf(*site.stack), site.stack->truncated};
+  return FoundBuffer{Pools::AddressOf(found_id), found.bytes, site.labels.attributes(),
+                     WithProcessTags(TagsOf(site.labels.tags()), names.tags.All()), stack};
 }
 
 // --- Totals and snapshots ---
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
   const ReentryGuard guard;
-  TrackerStats stats = TrackerStatsOfParts();
-  std::vector<AccountTotals> accounts;
-  std::vector<PoolTotals> pools;
-  ledger_.AllTotals(&accounts, &pools);
-  for (const AccountTotals& totals : accounts) stats.live_records += totals.num_live;
-  return stats;
-}
-
-TrackerStats ProfilerImpl::TrackerStatsOfParts() const {
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
   stats.refused_frees = refused_frees_.load(std::memory_order_relaxed);
-  stats.replaced_records = replaced_records_.load(std::memory_order_relaxed);
+  stats.replaced_records = pools_.replaced();
   stats.dropped_records = dropped_records_.load(std::memory_order_relaxed);
   stats.dropped_bytes = dropped_bytes_.load(std::memory_order_relaxed);
   stats.reentrant_events = reentrant_events_.load(std::memory_order_relaxed);
   stats.truncated_stacks = sites_.truncated_stacks();
   stats.dropped_tag_values = DroppedTagValues();
+  stats.live_records = ledger_.Totals().num_live();
   stats.sites = sites_.size();
   stats.unwinder = finder_.unwinder();
   stats.host_bytes = HostBytes();

@@ -2,7 +2,7 @@
 // and the pools, each of which has one small interface.
 //
 // Each event takes the same steps: find the site (for an allocation), lock the shard, change the live table and the
-// ledger, unlock. A thread whose stack or site is not cached takes the slower RecordUncommon to find it. After an
+// ledger, unlock. A thread whose stack or site is not cached takes the slower RecordSlow to find it. After an
 // allocation, the live table grows by a limited step. Its buckets overflow until it is large enough.
 #ifndef HBMPROF_SRC_CORE_PROFILER_IMPL_H_
 #define HBMPROF_SRC_CORE_PROFILER_IMPL_H_
@@ -24,7 +24,6 @@
 #include "src/core/probes.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/site_finder.h"
-#include "src/core/tables/births.h"
 #include "src/core/tables/live_table.h"
 #include "src/core/tables/site_table.h"
 #include "src/core/tables/tags.h"
@@ -69,10 +68,10 @@ class ProfilerImpl {
   // Returns false if there is no such buffer, or if it cannot be a segment of this pool.
   bool MakeSegment(BufferId id, const Pool& pool);
   std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address);
-  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept;
-  // The same for a block of `pool` that is known to lie in a segment of `from`, a pool of the same device: that pool
-  // has handed it out, also if `pool` has no segment.
-  bool RecordBlockIn(const Caller& caller, const Pool& pool, const Pool& from, BufferId address, size_t bytes) noexcept;
+  // `around`: a pool of the same device in whose segment the block is known to lie; null: none is known. It has handed
+  // the block out if `pool` has no segment. Without it, such a block counts as a buffer.
+  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
+                   const Pool* around = nullptr) noexcept;
   std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);
@@ -80,37 +79,32 @@ class ProfilerImpl {
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
   // The block of `pool` at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
   std::optional<LiveBuffer> FindBlock(const Pool& pool, BufferId address) const {
-    const PoolNumber number = sites_.pools().Find(Clamp(pool));
-    const bool exists = number != 0 && Pools::IsBlockAddress(address.value());
-    return exists ? Find(Pools::IdOfBlock(number, address.value())) : std::nullopt;
+    return Find(IdOfBlock(sites_.pools().Find(Clamp(pool)), address));
   }
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
   // it is a segment, or if the host has no memory for the new site. Returns false if there is no record.
   bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
 
-  // Ends all records that the pool has handed out. Its segments stay.
-  void EndBlocks(const Pool& pool) { EndBlocksIn(pool, 0, UINT64_MAX); }
-  // The same for those that begin in [start, start+bytes).
-  void EndBlocksIn(const Pool& pool, uint64_t start, uint64_t bytes);
+  // Ends the records that the pool has handed out and that begin in [start, start+bytes). Its segments stay.
+  void EndBlocks(const Pool& pool, uint64_t start = 0, uint64_t bytes = UINT64_MAX);
   // The numbers of a pool; its name is empty.
   PoolStats StatsOf(const Pool& pool) const;
 
   // PoolStats::bytes_reserved of a pool. Takes no lock.
   int64_t ReservedBytes(const Pool& pool) const { return ledger_.ReservedBytes(sites_.pools().Find(Clamp(pool))); }
 
+  // `resumes` is called before recording is turned on again. Allocations and frees of before may be missing.
+  void SetResumeHook(void (*resumes)()) { resumes_.store(resumes, std::memory_order_release); }
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
-  TrackerStats TrackerStatsOfParts() const;  // all but live_records; takes no lock of a shard
   TrackerStats GetTrackerStats() const;
   Snapshot TakeSnapshot(SnapshotParts parts = SnapshotParts::kAll) const;
   void ResetPeak(DeviceId device);
-  // Called before recording is turned on or off.
+  // Called before recording is turned on or off. If it is turned on, calls the function of SetResumeHook.
   void Switches(bool on);
-  // How often recording was turned on again. Allocations and frees of before may be missing.
-  uint32_t times_resumed() const { return times_resumed_.load(std::memory_order_acquire); }
   // Says when recording was off last; "" if it was not.
   std::string PauseWarning() const;
   void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
@@ -143,14 +137,13 @@ class ProfilerImpl {
 
   // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
   static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
-  // Records an allocation with this id and this word of its site. If there is no space for it, the record of its id,
-  // whose free was not recorded, ends to make it.
-  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept;
+  // Records an allocation with this id. If there is no space for it, the record of its id, whose free was not recorded,
+  // ends to make it.
+  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept;
   // The same, if the site is not cached or the thread may be inside the tracker.
-  [[gnu::noinline]] bool RecordUncommon(Caller caller, uint64_t id, size_t bytes, SiteWord word,
-                                        bool is_uncached) noexcept;
+  [[gnu::noinline]] bool RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept;
   // Enters a record, and returns whether it was entered: if not, it is dropped.
-  bool Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes);
+  bool Enter(uint64_t id, SiteId site, int64_t bytes);
   std::optional<LiveBuffer> Find(uint64_t id) const;
   // Ends the record of `id`. Returns its size. If there is none, counts a foreign free.
   std::optional<int64_t> End(uint64_t id) noexcept;
@@ -161,30 +154,15 @@ class ProfilerImpl {
   }
   // Returns the number of a pool that has none yet. Returns 0 if there are too many, or if nothing is recorded now.
   [[gnu::cold]] PoolNumber MakePoolNumber(const Pool& pool);
-  // Returns the id of a block. Returns 0 if there are too many pools, or if no block can have this address.
-  uint64_t IdOfBlock(const Pool& pool, BufferId address) {
-    const Pool named = Clamp(pool);
-    PoolNumber number = sites_.pools().Find(named);
-    if (number == 0) number = MakePoolNumber(named);
-    if (number == 0 || address.is_null() || !Pools::IsBlockAddress(address.value())) return 0;
-    return Pools::IdOfBlock(number, address.value());
+  // Returns the id of a block. Returns 0 if the pool has no number, or if no block can have this address.
+  static uint64_t IdOfBlock(PoolNumber pool, BufferId address) {
+    const bool is_possible = pool != 0 && !address.is_null() && Pools::IsBlockAddress(address.value());
+    return is_possible ? Pools::IdOfBlock(pool, address.value()) : 0;
   }
-  // Records a block of `pool` that `from` has handed out; 0: it counts as a buffer.
-  bool RecordBlockFrom(const Caller& caller, const Pool& pool, PoolNumber from, BufferId address,
-                       size_t bytes) noexcept {
-    const uint64_t id = IdOfBlock(pool, address);
-    if (id == 0) return !address.is_null() && Drop(bytes);
-    const Pool named = Clamp(pool);
-    const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
-    return Record(caller, id, bytes, {PackAttributes(attributes), current_tags, from});
-  }
-
   // The site of an event that is recorded now. `attributes` are within their limits.
   SiteId SiteOf(const Caller& caller, uint64_t attributes, PoolNumber from) {
     return finder_.SiteOf(caller, {attributes, current_tags, from});
   }
-  // Counts a record whose free was not recorded, and which was removed now. Returns `is_removed`.
-  bool CountReplaced(bool is_removed);
   // RecordDropped, for a function that returns whether it has recorded the event. Returns false.
   bool Drop(uint64_t bytes) {
     RecordDropped(bytes);
@@ -192,9 +170,8 @@ class ProfilerImpl {
   }
   // Whether a new record of this size may be made. (live_records() can be a little out of date.)
   bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
-  // Returns whether packed attributes are not those of a common event: some of them may be out of range, or the kind
-  // may be kPool, kExternal or kAlias.
-  static bool AreUncommon(uint64_t attributes) {
+  // Returns whether packed attributes may be out of range, or the kind may be kPool, kExternal or kAlias.
+  static bool NeedClamp(uint64_t attributes) {
     constexpr uint64_t kCommon =
         PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});
     static_assert(static_cast<int>(MemoryKind::kAlias) > 7 && (kMaxDevices & (kMaxDevices - 1)) == 0);
@@ -202,8 +179,10 @@ class ProfilerImpl {
     return __builtin_expect(static_cast<int64_t>((attributes & ~kCommon) != 0 || is_pool), 0) != 0;
   }
   // Returns packed attributes with values that are out of range replaced.
-  static uint64_t Clamp(uint64_t attributes) { return AreUncommon(attributes) ? ClampSlow(attributes) : attributes; }
-  static uint64_t Clamp(const Attributes& attributes) { return Clamp(PackAttributes(attributes)); }
+  static uint64_t Clamp(const Attributes& attributes) {
+    const uint64_t packed = PackAttributes(attributes);
+    return NeedClamp(packed) ? ClampSlow(packed) : packed;
+  }
   [[gnu::cold]] static uint64_t ClampSlow(uint64_t packed);
 
   std::atomic<ProfilerImpl*> next_{nullptr};  // in the list of all profilers
@@ -216,41 +195,35 @@ class ProfilerImpl {
   SiteFinder finder_;
   mutable Pools pools_;
 
+  std::atomic<void (*)()> resumes_{nullptr};
   std::atomic<void (*)(Snapshot*)> finish_snapshot_{nullptr};
   std::atomic<int64_t> reentrant_events_{0};
   std::atomic<int64_t> foreign_frees_{0};
   std::atomic<int64_t> refused_frees_{0};
-  std::atomic<int64_t> replaced_records_{0};
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<int64_t> dropped_bytes_{0};
-  std::atomic<uint32_t> times_resumed_{0};
   // In nanoseconds of Unix time; 0: never.
   std::atomic<int64_t> last_off_{0};
   std::atomic<int64_t> last_on_{0};
 };
 
-inline bool ProfilerImpl::Enter(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
-  const Pools::Added added = pools_.Add(position, id, site, bytes);
+inline bool ProfilerImpl::Enter(uint64_t id, SiteId site, int64_t bytes) {
+  const bool is_added = pools_.Add(id, site, bytes);
   live_.Grow(ledger_.live_records());
-  if (__builtin_expect(static_cast<int64_t>(added == Pools::Added::kAdded), 1) != 0) return true;
-  return added == Pools::Added::kReplaced ? CountReplaced(true) : Drop(static_cast<size_t>(bytes));
+  return __builtin_expect(static_cast<int64_t>(is_added), 1) != 0 || Drop(static_cast<size_t>(bytes));
 }
 
-inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteWord word) noexcept {
-  bool is_uncached = false;
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
   if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
-    const LiveTable::Position position = live_.Prefetch(id);
-    if (HasCapacity(bytes)) {
-      const SiteId site = finder_.CachedSiteOf(caller, word, &is_uncached);
-      if (site != kNoSite) return Enter(position, id, site, static_cast<int64_t>(bytes));
-    }
+    const SiteId site = HasCapacity(bytes) ? finder_.CachedSiteOf(caller, labels) : kNoSite;
+    if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
   }
-  return RecordUncommon(caller, id, bytes, word, is_uncached);
+  return RecordSlow(caller, id, bytes, labels);
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
-  if (AreUncommon(attributes)) {
+  if (NeedClamp(attributes)) {
     attributes = ClampSlow(attributes);
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
@@ -258,9 +231,16 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
   return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
 }
 
-inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) noexcept {
-  const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  return RecordBlockFrom(caller, pool, ledger_.HasSegments(number) ? number : PoolNumber{0}, address, bytes);
+inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
+                                      const Pool* around) noexcept {
+  const Pool named = Clamp(pool);
+  PoolNumber from = sites_.pools().Find(named);
+  if (from == 0) from = MakePoolNumber(named);
+  const uint64_t id = IdOfBlock(from, address);
+  if (id == 0) return !address.is_null() && Drop(bytes);
+  if (!ledger_.HasSegments(from)) from = around != nullptr ? sites_.pools().Find(Clamp(*around)) : PoolNumber{0};
+  const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
+  return Record(caller, id, bytes, {attributes, current_tags, from});
 }
 
 }  // namespace hbmprof::internal

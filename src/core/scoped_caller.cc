@@ -23,29 +23,24 @@ void SetBegun(Scope& scope, bool is_begun) {
 
 }  // namespace
 
-bool BeginScope(const Caller& caller) {
-  Scope& scope = ScopeOfThisStack();
-  if (IsIn(scope, caller)) return false;
-  SetBegun(scope, false);
-  scope.caller = caller;
-  SetBegun(scope, true);
-  return true;
-}
-
-void EndScope() { SetBegun(ScopeOfThisStack(), false); }
-
 constexpr uint32_t kBegunHere = 1;
 constexpr int kInjectedShift = 1;  // what the injected library has returned
 
 uint32_t BeginCaller(const Caller& caller) {
-  const uint32_t here = BeginScope(caller) ? kBegunHere : 0;
+  Scope& scope = ScopeOfThisStack();
+  const uint32_t here = IsIn(scope, caller) ? 0 : kBegunHere;
+  if (here != 0) {
+    SetBegun(scope, false);
+    scope.caller = caller;
+    SetBegun(scope, true);
+  }
   const InjectedProfiler* const joined = JoinedProfiler();
   if (joined == nullptr) return here;
   return here | static_cast<uint32_t>(joined->begin_caller(caller.pc, caller.sp, caller.fp)) << kInjectedShift;
 }
 
 void EndCaller(uint32_t begun) {
-  if ((begun & kBegunHere) != 0) EndScope();
+  if ((begun & kBegunHere) != 0) SetBegun(ScopeOfThisStack(), false);
   if (begun >> kInjectedShift != 0) JoinedProfiler()->end_caller(static_cast<int>(begun >> kInjectedShift));
 }
 

@@ -36,13 +36,8 @@ inline const Caller& StartOfStack(const Caller& caller) {
   return IsIn(scope, caller) ? scope.caller : caller;
 }
 
-// Begins a scope, unless the thread is in one. Returns whether it has begun one.
-bool BeginScope(const Caller& caller);
-// Ends the scope on the stack on which the thread runs now.
-void EndScope();
-
-// The same, also in the injected library if this copy of the library has joined its profiler. BeginCaller returns the
-// argument for EndCaller.
+// Begins a scope, unless the thread is in one; also in the injected library if this copy of the library has joined its
+// profiler. Returns the argument for EndCaller, which runs on the same stack.
 uint32_t BeginCaller(const Caller& caller);
 void EndCaller(uint32_t begun);
 

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <iterator>
 #include <map>
 #include <string>
@@ -18,15 +17,13 @@
 #include "src/core/joined/injected.h"
 #include "src/core/pool_samples.h"
 #include "src/core/run_environment.h"
-#include "src/core/tables/births.h"
 
 namespace hbmprof::internal {
 namespace {
 
 // Adds the devices. Returns the index in the snapshot for each DeviceId; UINT32_MAX if the snapshot does not have the
 // device.
-std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector<AccountTotals>& accounts,
-                                 hbmprof::Snapshot* snapshot) {
+std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const LedgerTotals& all, hbmprof::Snapshot* snapshot) {
   std::vector<std::string> names = profiler.names.devices.All();
   const auto named_devices = static_cast<int>(names.size());
   for (int device = named_devices; device < kMaxDevices; ++device) {
@@ -34,7 +31,7 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
     names.push_back("unnamed:" + std::to_string(device));
   }
   std::vector<uint32_t> index_of(kMaxDevices, UINT32_MAX);
-  snapshot->tracker.live_records = 0;
+  snapshot->tracker.live_records = all.num_live();
   for (int device = 0; device < kMaxDevices; ++device) {
     bool used = false;
     hbmprof::Snapshot::Device entry;
@@ -46,9 +43,8 @@ std::vector<uint32_t> AddDevices(const ProfilerImpl& profiler, const std::vector
                                    "the device knows, such as its free memory, are missing");
     }
     for (int space = 0; space < kMemorySpaceCount; ++space) {
-      const AccountTotals& totals = accounts[AccountOf(DeviceId(device), MemorySpace(space))];
+      const AccountTotals& totals = all.accounts[AccountOf(DeviceId(device), MemorySpace(space))];
       entry.spaces[space] = StatsOf(totals, MemorySpace(space), probe);
-      snapshot->tracker.live_records += totals.num_live;
       used = used || totals.is_used();
     }
     // A named device is shown even if nothing was allocated on it. Device 0 has a name even if no caller gave it one.
@@ -71,7 +67,8 @@ uint32_t IndexOf(AllocatorId allocator, const hbmprof::Snapshot& snapshot) {
 // What becomes a sample.
 struct Row {
   SiteId site;
-  SiteKey key;
+  const StackRecord* stack;  // null: those of several sites
+  SiteLabels labels;
   SiteTotals totals;
 };
 
@@ -83,51 +80,111 @@ std::vector<Row> RowsOf(const ProfilerImpl& profiler, const std::vector<SiteTota
         totals.peak_objects == 0 && totals.peak_bytes == 0 && totals.pool_peak_bytes == 0) {
       continue;
     }
-    rows.push_back({site, profiler.sites().Key(site), totals});
+    rows.push_back({site, profiler.sites().At(site).stack, profiler.sites().At(site).labels, totals});
   }
   return rows;
 }
 
 // One row for all sites of a device with the same kind, pool and tags.
 std::vector<Row> SumsOf(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites) {
-  std::map<uint64_t, SiteTotals> sums;  // by SiteWord, without the allocators of buffers and blocks
+  std::map<uint64_t, SiteTotals> sums;  // by SiteLabels, without the allocators of buffers and blocks
   for (SiteId site = 0; site < sites.size(); ++site) {
-    SiteKey key = profiler.sites().Key(site);
-    if (key.attributes.kind != MemoryKind::kPool) key.attributes.allocator = {};
-    sums[SiteWord(key).value].Add(sites[site]);
+    const SiteLabels labels = profiler.sites().At(site).labels;
+    Attributes attributes = labels.attributes();
+    if (attributes.kind != MemoryKind::kPool) attributes.allocator = {};
+    sums[labels.With(attributes).value].Add(sites[site]);
   }
   std::vector<Row> rows;
-  for (const auto& [word, totals] : sums) rows.push_back({kNoSite, SiteWord(word).WithStack(nullptr), totals});
+  for (const auto& [labels, totals] : sums) rows.push_back({kNoSite, nullptr, SiteLabels(labels), totals});
   return rows;
 }
 
-// Adds the samples and their stacks. `births`: null for rows of SumsOf.
-void AddSamples(const ProfilerImpl& profiler, const std::vector<Row>& rows, const Births* births,
-                const std::vector<uint32_t>& device_index, hbmprof::Snapshot* snapshot) {
+using Born = hbmprof::Snapshot::Sample::Born;
+
+// Returns, by site, when the live buffers of the sites below `sites` were born, in classes up to that of
+// `uptime_seconds`. Reads the live table in steps, so that no event waits for longer than a step. Events during that
+// time may be missed.
+std::vector<std::vector<Born>> ReadBirths(const LiveTable& live, size_t sites, int64_t uptime_seconds) {
+  const int log2 = BirthClassLog2(uptime_seconds);
+  std::vector<std::vector<Born>> births(sites);
+  // No memory is allocated while VisitSome holds locks of the table. After each step other threads get these locks.
+  constexpr int kPauses = 8;
+  std::vector<LiveRecord> step(LiveTable::kMostVisited);
+  uint64_t next = LiveTable::kFirstHash;
+  for (bool more = true; more;) {
+    size_t count = 0;
+    more = live.VisitSome(&next, [&](uint64_t, const LiveRecord& record) {
+      if (record.site < sites && count < step.size()) step[count++] = record;
+    });
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t birth = std::min(StartOfGeneration(step[i].birth), uptime_seconds);
+      const auto birth_class = static_cast<uint32_t>(birth >> log2);
+      std::vector<Born>& born = births[step[i].site];
+      auto found =
+          std::find_if(born.begin(), born.end(), [&](const Born& one) { return one.birth_class == birth_class; });
+      if (found == born.end()) found = born.insert(found, {birth_class, 0, 0});
+      ++found->objects;
+      found->bytes += step[i].bytes;
+    }
+    for (int i = 0; i < kPauses; ++i) CpuRelax();
+  }
+  return births;
+}
+
+// Makes the values of the classes add up to `total`: the youngest takes the difference. If that makes it negative,
+// older ones get the rest.
+void MakeSum(std::vector<Born>* classes, int64_t Born::*value, int64_t total) {
+  int64_t difference = total;
+  for (const Born& born : *classes) difference -= born.*value;
+  for (size_t i = classes->size(); i-- > 0 && difference != 0;) {
+    int64_t& sum = (*classes)[i].*value;
+    sum += difference;
+    difference = std::min<int64_t>(sum, 0);
+    if (i != 0) sum -= difference;
+  }
+}
+
+// Returns the birth classes of a site (Sample::born), from those that were read. They add up to `objects` and `bytes`,
+// the site's exact numbers.
+std::vector<Born> BirthsOf(const std::vector<Born>& read, int64_t objects, int64_t bytes, int64_t uptime_seconds) {
+  if (objects == 0 && bytes == 0) return {};
+  std::vector<Born> classes(static_cast<size_t>(uptime_seconds >> BirthClassLog2(uptime_seconds)) + 1);
+  for (size_t i = 0; i < classes.size(); ++i) classes[i].birth_class = static_cast<uint32_t>(i);
+  for (const Born& born : read) classes[born.birth_class] = born;
+  MakeSum(&classes, &Born::objects, objects);
+  MakeSum(&classes, &Born::bytes, bytes);
+  const auto is_unused = [](const Born& born) { return born.objects == 0 && born.bytes == 0; };
+  return {classes.begin(), std::remove_if(classes.begin(), classes.end(), is_unused)};
+}
+
+// Adds the samples and their stacks. `births`: from ReadBirths; null for rows of SumsOf.
+void AddSamples(const ProfilerImpl& profiler, const std::vector<Row>& rows,
+                const std::vector<std::vector<Born>>* births, const std::vector<uint32_t>& device_index,
+                hbmprof::Snapshot* snapshot) {
   std::unordered_map<const StackRecord*, uint32_t> stack_index;
   std::unordered_map<TagSetId, Labels> tags;
   const Labels process_tags = profiler.names.tags.All();
   std::vector<uint32_t> from;
-  for (const auto& [site, key, totals] : rows) {
+  for (const auto& [site, record, labels, totals] : rows) {
+    const Attributes attributes = labels.attributes();
     hbmprof::Snapshot::Sample& sample = snapshot->samples.emplace_back();
-    const auto [stack, is_new] = stack_index.emplace(key.stack, static_cast<uint32_t>(snapshot->stacks.size()));
+    const auto [stack, is_new] = stack_index.emplace(record, static_cast<uint32_t>(snapshot->stacks.size()));
     if (is_new) snapshot->stacks.emplace_back();
-    if (is_new && key.stack != nullptr) {
-      snapshot->stacks.back() = {profiler.sites().PcsOf(*key.stack), key.stack->truncated};
-    }
+    if (is_new && record != nullptr) snapshot->stacks.back() = {profiler.sites().PcsOf(*record), record->truncated};
     sample.stack = stack->second;
-    sample.device = device_index[static_cast<size_t>(key.attributes.device)];
-    sample.kind = key.attributes.kind;
-    sample.allocator = IndexOf(key.attributes.allocator, *snapshot);
-    const auto [set, is_new_set] = tags.try_emplace(key.tags);
-    if (is_new_set) set->second = WithProcessTags(TagsOf(key.tags), process_tags);
+    sample.device = device_index[static_cast<size_t>(attributes.device)];
+    sample.kind = attributes.kind;
+    sample.allocator = IndexOf(attributes.allocator, *snapshot);
+    const auto [set, is_new_set] = tags.try_emplace(labels.tags());
+    if (is_new_set) set->second = WithProcessTags(TagsOf(labels.tags()), process_tags);
     sample.tags = set->second;
     totals.SetValuesOf(&sample);
     // The element of `from` (SeparatePools).
-    from.push_back(key.from == 0 ? 0 : 1 + IndexOf(profiler.sites().pools().Of(key.from).allocator, *snapshot));
+    const PoolNumber pool = labels.from();
+    from.push_back(pool == 0 ? 0 : 1 + IndexOf(profiler.sites().pools().Of(pool).allocator, *snapshot));
     if (births == nullptr) continue;
-    sample.born = births->Of(site, totals.inuse_objects, totals.inuse_bytes);
-    sample.freed_by_octave = profiler.ledger().freed_ages().Of(site, totals.alloc_objects - totals.inuse_objects);
+    sample.born = BirthsOf((*births)[site], totals.inuse_objects, totals.inuse_bytes, *snapshot->uptime_seconds);
+    sample.freed_by_octave = profiler.ledger().FreedByOctave(site, totals.alloc_objects - totals.inuse_objects);
   }
   SeparatePools(
       from, [&](const std::string& text) { return births == nullptr ? 0 : InternNamedFrame(text, "", 0, 0); },
@@ -154,20 +211,6 @@ hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts) {
                                            : profiler.TakeSnapshot();
 }
 
-bool HasRecorded(Profiler& profiler) {
-  if (ProfilerAccess::HasImpl(profiler)) {
-    std::vector<AccountTotals> accounts;
-    std::vector<PoolTotals> pools;
-    ProfilerAccess::ImplOf(profiler).ledger().AllTotals(&accounts, &pools);
-    return std::any_of(accounts.begin(), accounts.end(), [](const AccountTotals& totals) { return totals.is_used(); });
-  }
-  const hbmprof::Snapshot snapshot = profiler.TakeSnapshot();
-  return std::any_of(snapshot.devices.begin(), snapshot.devices.end(), [](const hbmprof::Snapshot::Device& device) {
-    return std::any_of(std::begin(device.spaces), std::end(device.spaces),
-                       [](const DeviceStats& stats) { return stats.num_allocs != 0; });
-  });
-}
-
 DeviceStats StatsOf(const AccountTotals& totals, MemorySpace space, const DeviceProbe& probe) {
   DeviceStats stats = totals;
   if (space != MemorySpace::kDevice) return stats;
@@ -191,7 +234,7 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) 
   char host[256] = {};
   snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
   snapshot->environment = RunEnvironment();
-  snapshot->tracker = profiler.TrackerStatsOfParts();
+  snapshot->tracker = profiler.GetTrackerStats();
 }
 
 void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
@@ -213,7 +256,7 @@ void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
-  const DeviceProbe probe = probes.Ask(device, space);
+  const DeviceProbe probe = space == MemorySpace::kDevice ? probes.Ask(static_cast<int>(device)) : DeviceProbe();
   return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
 }
 
@@ -224,18 +267,9 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
   return ledger_.Totals(number);
 }
 
-namespace {
-
-int64_t UnixNanos() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
-}  // namespace
-
 void ProfilerImpl::Switches(bool on) {
   (on ? last_on_ : last_off_).store(UnixNanos(), std::memory_order_relaxed);
-  if (on) times_resumed_.fetch_add(1, std::memory_order_release);
+  if (auto* const resumes = resumes_.load(std::memory_order_acquire); on && resumes != nullptr) resumes();
 }
 
 std::string ProfilerImpl::PauseWarning() const {
@@ -250,14 +284,7 @@ std::string ProfilerImpl::PauseWarning() const {
 Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // A profiler that also records the host's allocator must not record the memory allocated here.
   const ReentryGuard guard;
-  std::vector<SiteTotals> sites;
-  std::vector<AccountTotals> accounts;
-  std::vector<PoolTotals> pools;
-  if (parts == SnapshotParts::kDevices) {
-    ledger_.AllTotals(&accounts, &pools);
-  } else {
-    ledger_.Snapshot(&sites, &accounts, &pools);
-  }
+  const LedgerTotals totals = parts == SnapshotParts::kDevices ? ledger_.Totals() : ledger_.Snapshot();
 
   hbmprof::Snapshot snapshot;
   snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
@@ -269,18 +296,18 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   // No lock of the profiler is held here: listing the modules takes the dynamic linker's lock, and a library's
   // constructor, which runs under that lock, may be waiting for one of ours. The finisher needs the modules.
   snapshot.modules = LoadedModules();
-  const std::vector<uint32_t> device_index = AddDevices(*this, accounts, &snapshot);
-  AddPools(*this, pools, device_index, &snapshot);
+  const std::vector<uint32_t> device_index = AddDevices(*this, totals, &snapshot);
+  AddPools(*this, totals.pools, device_index, &snapshot);
   if (std::string warning = PauseWarning(); !warning.empty()) snapshot.warnings.push_back(std::move(warning));
   if (sites_.is_full()) {
     snapshot.warnings.push_back("The table of call sites is full: new call sites are shown as " +
                                 std::string(SiteTable::kOtherStacks) +
                                 ". HBMPROF_MAX_SITES raises the limit, if HBMPROF_MAX_HOST_BYTES allows it");
   }
-  if (parts == SnapshotParts::kSums) AddSamples(*this, SumsOf(*this, sites), nullptr, device_index, &snapshot);
+  if (parts == SnapshotParts::kSums) AddSamples(*this, SumsOf(*this, totals.sites), nullptr, device_index, &snapshot);
   if (parts == SnapshotParts::kAll) {
-    const Births births(live_, static_cast<SiteId>(sites.size()), *snapshot.uptime_seconds);
-    AddSamples(*this, RowsOf(*this, sites), &births, device_index, &snapshot);
+    const auto births = ReadBirths(live_, totals.sites.size(), *snapshot.uptime_seconds);
+    AddSamples(*this, RowsOf(*this, totals.sites), &births, device_index, &snapshot);
     AddPython(*this, &snapshot);
   }
   if (auto* const finish = finish_snapshot_.load(std::memory_order_acquire)) finish(&snapshot);

@@ -11,8 +11,8 @@ namespace hbmprof::internal {
 
 // Returns those parts of a snapshot of `profiler`; of a joined one, all.
 hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts);
-// Returns whether an event was recorded in one of the accounts.
-bool HasRecorded(Profiler& profiler);
+// Returns whether an allocation, or a failed one, was recorded.
+inline bool HasRecorded(const Profiler& profiler) { return profiler.GetTrackerStats().sites != 0; }
 // Sets process, host and tracker of a snapshot.
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
 // Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not

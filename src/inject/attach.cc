@@ -39,7 +39,6 @@
 #include "src/core/snapshot_builder.h"
 #include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"
-#include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -238,7 +237,6 @@ AttachCode Attach(const char* options) {
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
   SetTracking(true);  // ends the records of an earlier time
   FollowCudaCalls(true);
-  static_cast<void>(TimesResumed());  // the next call then finds no change, so it keeps what follows
   before->Expect(CallerOfStack(stack, 1), /*is_measured=*/true);
   calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);
   TorchMayHaveBlocks();

@@ -15,6 +15,7 @@
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"
+#include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
@@ -33,7 +34,9 @@ void CudaTrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteBeforeOlderExitHandlers();
   StartThreads();
-  ProfilerAccess::ImplOf(Profiler::Default()).SetSnapshotFinisher([](Snapshot* snapshot) {
+  ProfilerImpl& profiler = ProfilerAccess::ImplOf(Profiler::Default());
+  profiler.SetResumeHook(&CudaTrackingResumes);
+  profiler.SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);
     AddTensorflowWarnings(snapshot);
     AddXlaWarning(snapshot);

@@ -5,10 +5,15 @@
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
 // name of that call. If it records a part, the part becomes a block of that memory.
 #include <atomic>
+#include <cstdlib>
+#include <cstring>
 #include <iterator>
+#include <new>
 #include <optional>
+#include <string>
 
 #include "hbmprof/c_api.h"
+#include "hbmprof/pprof.h"
 #include "hbmprof/profiler.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/c_calls.h"
@@ -24,6 +29,8 @@
 #include "src/core/tables/site_table.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/driver_blocks.h"
+#include "src/inject/frameworks/tensorflow_blocks.h"
+#include "src/inject/frameworks/torch_blocks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -119,7 +126,7 @@ bool RecordBlockOf(const DriverMemory& memory, const Caller& caller, BufferId ad
   std::atomic<uint64_t>& names = block_names[name / 64 % std::size(block_names)];
   const uint64_t bit = uint64_t{1} << name % 64;
   if ((names.load(std::memory_order_relaxed) & bit) == 0) names.fetch_or(bit, std::memory_order_relaxed);
-  return Impl().RecordBlockIn(caller, memory.PoolNamed(allocator), *around, address, bytes);
+  return Impl().RecordBlock(caller, memory.PoolNamed(allocator), address, bytes, &*around);
 }
 
 bool RecordInside(const DriverMemory& memory, const Caller& caller, BufferId id, size_t bytes,
@@ -148,8 +155,8 @@ bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
 DriverBlock RecordKnownDriverBlock(const Caller& caller, const Pool& pool, uint64_t address, uint64_t bytes) {
   if (IsOff()) return DriverBlock::kDropped;
   if (Impl().FindBlock(pool, BufferId(address)).has_value()) return DriverBlock::kLive;
-  return Impl().RecordBlockIn(caller, pool, pool, BufferId(address), bytes) ? DriverBlock::kRecorded
-                                                                            : DriverBlock::kDropped;
+  return Impl().RecordBlock(caller, pool, BufferId(address), bytes, &pool) ? DriverBlock::kRecorded
+                                                                           : DriverBlock::kDropped;
 }
 
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
@@ -168,8 +175,8 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
   } while (at - address < bytes);
   const Pool own = {around->device, allocator};
   if (Impl().FindBlock(own, BufferId(address)).has_value()) return DriverBlock::kLive;
-  return Impl().RecordBlockIn(caller, own, *around, BufferId(address), bytes) ? DriverBlock::kRecorded
-                                                                              : DriverBlock::kDropped;
+  return Impl().RecordBlock(caller, own, BufferId(address), bytes, &*around) ? DriverBlock::kRecorded
+                                                                             : DriverBlock::kDropped;
 }
 
 std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
@@ -184,23 +191,19 @@ void EndDriverBlocks(const Pool& pool) {
   if (!IsOff()) Impl().EndBlocks(pool);
 }
 
-uint32_t TimesResumed() {
-  if (IsOff()) return 0;
-  static std::atomic<uint32_t> known{0};
+void CudaTrackingResumes() {
+  CudaDriverRanges::Changed();
+  TorchMayHaveBlocks();
+  TensorflowMayHaveBlocks();
   static uintptr_t stack[1] = {};
-  const uint32_t times = Impl().times_resumed();
-  uint32_t before = known.load();
-  if (before != times && known.compare_exchange_strong(before, times)) {
-    stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
-    CudaMemoryFromBefore* const memory = CudaMemoryFromBeforeOfProcess();
-    if (memory != nullptr && stack[0] != 0) memory->Expect(CallerOfStack(stack, 1), /*is_measured=*/false);
-  }
-  return times;
+  stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
+  CudaMemoryFromBefore* const memory = CudaMemoryFromBeforeOfProcess();
+  if (memory != nullptr && stack[0] != 0) memory->Expect(CallerOfStack(stack, 1), /*is_measured=*/false);
 }
 
 void CudaMemoryUnmaps(uint64_t address, size_t bytes) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  if (memory.has_value() && memory->is_segment()) Impl().EndBlocksIn(memory->pool(), address, bytes);
+  if (memory.has_value() && memory->is_segment()) Impl().EndBlocks(memory->pool(), address, bytes);
 }
 
 }  // namespace hbmprof::internal
@@ -217,8 +220,8 @@ using hbmprof::Profiler;
 #pragma GCC visibility push(default)
 extern "C" {
 
-// A copy that joins calls this function first. It can be the first use of the profiler.
-int hbmprof_injected_enabled() {
+// It can be the first use of the profiler.
+int hbmprof_injected_join() {
   PrepareCudaTracking();
   return WithDefault([](Profiler& profiler) {
     StartThreads();
@@ -227,9 +230,27 @@ int hbmprof_injected_enabled() {
   });
 }
 
+int hbmprof_injected_exit_profile(uint8_t** bytes, size_t* size) try {
+  const absl::StatusOr<std::string> profile = hbmprof::SerializePprof(ExitSnapshot(), &hbmprof::ElfSymbolizer());
+  *bytes = profile.ok() ? static_cast<uint8_t*>(std::malloc(profile->size())) : nullptr;
+  if (*bytes == nullptr) return HBMPROF_RESOURCE_EXHAUSTED;
+  std::memcpy(*bytes, profile->data(), profile->size());
+  *size = profile->size();
+  return HBMPROF_OK;
+} catch (const std::bad_alloc&) {
+  return HBMPROF_RESOURCE_EXHAUSTED;
+}
+
+void hbmprof_injected_record_dropped(size_t bytes) {
+  WithDefault([&](Profiler& profiler) {
+    profiler.RecordDropped(bytes);
+    return true;
+  });
+}
+
 int hbmprof_injected_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
   const Caller caller = Caller::OfThisFunction();
-  return WithAttributes(attributes, [&](Profiler& profiler, const Attributes& with) {
+  return WithAttributes(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Attributes& with) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(ptr);
     if (memory.has_value()) return RecordInside(*memory, caller, ptr, bytes, with);
     return !IsCountedByDriver(ptr, with) && profiler.RecordAllocFrom(caller, ptr, bytes, with);
@@ -238,7 +259,7 @@ int hbmprof_injected_record_alloc_with(const void* ptr, size_t bytes, const hbmp
 
 int hbmprof_injected_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const Caller caller = Caller::OfThisFunction();
-  return WithPool(attributes, [&](Profiler& profiler, const Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Pool& pool) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(address);
     if (memory.has_value()) return RecordBlockOf(*memory, caller, address, bytes, pool.allocator);
     return profiler.RecordBlockFrom(caller, pool, address, bytes);
@@ -247,7 +268,7 @@ int hbmprof_injected_record_block(const void* address, size_t bytes, const hbmpr
 
 int hbmprof_injected_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const Caller caller = Caller::OfThisFunction();
-  return WithPool(attributes, [&](Profiler& profiler, const Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Pool& pool) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(address);
     if (!memory.has_value()) return profiler.RecordSegmentFrom(caller, pool, address, bytes);
     if (!memory->is_segment()) return PoolOf(*memory, pool.allocator).has_value();
@@ -271,7 +292,7 @@ int hbmprof_injected_record_free(const void* ptr) {
 
 // The driver's memory stays a segment until the driver frees it.
 int hbmprof_injected_record_segment_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](Profiler& profiler, const Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(address);
     if (!memory.has_value()) return profiler.RecordSegmentFree(pool, address).has_value();
     if (!memory->is_segment()) return false;
@@ -281,7 +302,7 @@ int hbmprof_injected_record_segment_free(const void* address, const hbmprof_attr
 }
 
 int hbmprof_injected_record_block_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](Profiler& profiler, const Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(address);
     if (!memory.has_value()) return profiler.RecordBlockFree(pool, address).has_value();
     // This memory of the driver cannot hold blocks. A part of it was never recorded, so this is not a foreign free.
@@ -301,7 +322,7 @@ int hbmprof_injected_record_resize(const void* ptr, size_t bytes) {
 }
 
 int hbmprof_injected_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](Profiler& profiler, const Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
     const std::optional<DriverMemory> memory = DriverMemoryAt(address);
     return profiler.RecordBlockResize(memory.has_value() ? memory->PoolNamed(pool.allocator) : pool, address, bytes);
   });

@@ -38,6 +38,14 @@ static void check_tracker(void) {
   EXPECT(stats.host_bytes > 0 && stats.host_bytes <= stats.max_host_bytes);
 }
 
+static long long dropped(void) {
+  hbmprof_tracker_stats stats;
+  memset(&stats, 0, sizeof(stats));
+  stats.struct_size = sizeof(stats);
+  EXPECT(hbmprof_get_tracker_stats(&stats) == HBMPROF_OK);
+  return (long long)stats.dropped_records;
+}
+
 /* Not inlined: the profile has its name. */
 __attribute__((noinline)) static void check(const char* path) {
   hbmprof_stats stats;
@@ -107,6 +115,7 @@ __attribute__((noinline)) static void check(const char* path) {
 static void check_pool(void) {
   hbmprof_attributes attributes;
   hbmprof_stats stats;
+  long long before;
   const char* slab = (const char*)0x7000000000;
   const int device = hbmprof_device("NPU:0");
   memset(&attributes, 0, sizeof(attributes));
@@ -154,6 +163,14 @@ static void check_pool(void) {
   EXPECT(strcmp(hbmprof_last_error(), "hbmprof_handle: name_space is 31, not 32 to 63") == 0);
   EXPECT(hbmprof_record_alloc_with(hbmprof_handle(37, 1), 8, NULL) == 1);
   EXPECT(hbmprof_record_free(hbmprof_handle(37, 1)) == 1);
+
+  /* Without a struct_size only an allocation is dropped. */
+  before = dropped();
+  attributes.struct_size = 0;
+  EXPECT(hbmprof_record_block_free(slab, &attributes) == 0 && hbmprof_record_segment_free(slab, &attributes) == 0);
+  EXPECT(hbmprof_record_block_resize(slab, 8, &attributes) == 0);
+  EXPECT(dropped() == before);
+  EXPECT(hbmprof_record_block(slab, 8, &attributes) == 0 && dropped() == before + 1);
 
   hbmprof_drop_device(-1);
   hbmprof_drop_device(device);

@@ -58,7 +58,7 @@ TEST(EndBlocksTest, EndsOnlyBlocksThatThePoolHandedOut) {
     ASSERT_TRUE(profiler.RecordSegment(pool, address, 4096));
     ASSERT_TRUE(profiler.RecordBlock(pool, address, 512));
   }
-  ASSERT_TRUE(impl.RecordBlockIn(caller, {kDefaultDevice, {}}, ours, BufferId(kAddress / 2), 64)) << "a pool inside it";
+  ASSERT_TRUE(impl.RecordBlock(caller, {kDefaultDevice, {}}, BufferId(kAddress / 2), 64, &ours)) << "a pool inside it";
   impl.EndBlocks(ours);
   EXPECT_EQ(impl.StatsOf(ours).bytes_allocated, 0);
   EXPECT_EQ(impl.StatsOf(ours).bytes_reserved, 4096);
@@ -69,7 +69,7 @@ TEST(EndBlocksTest, EndsOnlyBlocksThatThePoolHandedOut) {
 
   ASSERT_TRUE(profiler.RecordBlock(ours, BufferId(kAddress), 64));
   ASSERT_TRUE(profiler.RecordBlock(ours, BufferId(kAddress + 1024), 64));
-  impl.EndBlocksIn(ours, kAddress + 1024, 1024);
+  impl.EndBlocks(ours, kAddress + 1024, 1024);
   EXPECT_TRUE(impl.FindBlock(ours, BufferId(kAddress)).has_value());
   EXPECT_FALSE(impl.FindBlock(ours, BufferId(kAddress + 1024)).has_value());
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);

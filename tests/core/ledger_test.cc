@@ -46,12 +46,12 @@ const StackRecord* StackAt(SiteTable& sites, const uintptr_t* pc) {
 // Enters an event under the lock of the thread's shard. Returns false if it needs the locks of all shards.
 bool EnterEvent(Ledger& ledger, Ledger::Scope scope, Change change, SiteId site, int64_t bytes) {
   Ledger::Event event(ledger, scope);
-  const auto cell = event.Prepare(site, change == Change::kAlloc ? bytes : 0);
-  if (cell == nullptr) return false;
+  const auto counter = event.Prepare(site, change == Change::kAlloc ? bytes : 0);
+  if (counter == nullptr) return false;
   if (change == Change::kAlloc) {
-    event.Alloc(cell, kBuffer, site, bytes);
+    event.Alloc(counter, kBuffer, site, bytes);
   } else {
-    event.Free(cell, kBuffer, {site, PresentGeneration(), bytes});
+    event.Free(counter, kBuffer, {site, PresentGeneration(), bytes});
   }
   return true;
 }
@@ -166,10 +166,7 @@ class Model {
   int64_t live() const { return live_; }
 
   void ExpectSame(const Ledger& ledger) {
-    std::vector<SiteTotals> sites;
-    std::vector<AccountTotals> accounts;
-    std::vector<PoolTotals> pools;
-    ledger.Snapshot(&sites, &accounts, &pools);
+    const auto [accounts, pools, sites] = ledger.Snapshot();
     ASSERT_EQ(sites.size(), table_.size());
     ASSERT_EQ(accounts.size(), static_cast<size_t>(kAccounts));
     ASSERT_EQ(pools.size(), static_cast<size_t>(table_.pools().size()) + 1);
@@ -281,7 +278,7 @@ class LedgerTest : public ::testing::Test {
   SiteId NewSite(DeviceId device, MemoryKind kind = MemoryKind::kDevice, AllocatorId allocator = {},
                  PoolNumber from = 0) {
     const uintptr_t pc = 0x400000 + sites_.size();
-    return sites_.InternSite({StackAt(sites_, &pc), {device, kind, allocator}, 0, from});
+    return sites_.InternSite(StackAt(sites_, &pc), {Attributes{device, kind, allocator}, 0, from});
   }
   PoolNumber NumberOf(DeviceId device, AllocatorId allocator) { return sites_.pools().FindOrMake({device, allocator}); }
   void Enter(Change change, SiteId site, int64_t bytes) {
@@ -291,19 +288,19 @@ class LedgerTest : public ::testing::Test {
   void Move(SiteId from, SiteId to, int64_t bytes) {
     {
       Ledger::Event event(ledger_, Ledger::Scope::kAllShards);
-      const auto cell = event.Prepare(from, 0);
-      const auto cell_to = event.Prepare(to, 0);
-      ASSERT_TRUE(cell != nullptr && cell_to != nullptr);
-      event.Move(cell, cell_to, kAnother, {from, PresentGeneration(), bytes}, to);
+      const auto counter = event.Prepare(from, 0);
+      const auto counter_to = event.Prepare(to, 0);
+      ASSERT_TRUE(counter != nullptr && counter_to != nullptr);
+      event.Move(counter, counter_to, kAnother, {from, PresentGeneration(), bytes}, to);
     }
     model_.Move(from, to, bytes);
   }
   void Resize(SiteId site, int64_t before, int64_t bytes) {
     for (const Ledger::Scope scope : {Ledger::Scope::kOwnShard, Ledger::Scope::kAllShards}) {
       Ledger::Event event(ledger_, scope);
-      const auto cell = event.Prepare(site, std::max<int64_t>(bytes - before, 0));
-      if (cell == nullptr) continue;
-      event.Resize(cell, kAnother, {site, PresentGeneration(), before}, bytes);
+      const auto counter = event.Prepare(site, std::max<int64_t>(bytes - before, 0));
+      if (counter == nullptr) continue;
+      event.Resize(counter, kAnother, {site, PresentGeneration(), before}, bytes);
       break;
     }
     model_.Resize(site, before, bytes);
@@ -412,7 +409,7 @@ TEST(LedgerLiveRecords, LagByLessThanTheFlushInterval) {
   SiteTable sites(16);
   Ledger ledger(sites, kFlushEvery);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), {}, 0, 0});
+  const SiteId site = sites.InternSite(StackAt(sites, &pc), {Attributes{}, 0, 0});
   Workers workers(4);
   for (int64_t i = 1; i <= 5000; ++i) {
     workers.Run(static_cast<size_t>(i) % workers.size(), [&] { EnterEvent(ledger, Change::kAlloc, site, 1); });
@@ -425,7 +422,7 @@ TEST(LedgerLiveRecords, AreExactIfEachEventIsFlushed) {
   SiteTable sites(16);
   Ledger ledger(sites, 1);
   const uintptr_t pc = 1;
-  const SiteId site = sites.InternSite({StackAt(sites, &pc), {}, 0, 0});
+  const SiteId site = sites.InternSite(StackAt(sites, &pc), {Attributes{}, 0, 0});
   for (int64_t live = 1; live <= 100; ++live) {
     EXPECT_TRUE(EnterEvent(ledger, Change::kAlloc, site, 1));
     EXPECT_EQ(ledger.live_records(), live);
@@ -460,7 +457,7 @@ TEST(LedgerMemory, EventsOfKnownSitesTakeNone) {
   constexpr SiteId kSites = 10000;
   SiteTable sites(1 << 14);
   const int64_t before = HostBytes();
-  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite({StackAt(sites, &pc), {}, 0, 0});
+  for (uintptr_t pc = 1; pc <= kSites; ++pc) sites.InternSite(StackAt(sites, &pc), {Attributes{}, 0, 0});
   const int64_t taken = HostBytes() - before;
   EXPECT_GE(taken, kSites * SiteTable::kBytesPerSite);
   EXPECT_LE(taken, kSites * (SiteTable::kBytesPerSite + 200));
@@ -475,10 +472,7 @@ TEST(LedgerMemory, EventsOfKnownSitesTakeNone) {
   }
   SetMaxHostBytes(limit);
   EXPECT_EQ(HostBytes(), before + taken);
-  std::vector<SiteTotals> totals;
-  std::vector<AccountTotals> accounts;
-  std::vector<PoolTotals> pools;
-  ledger.Snapshot(&totals, &accounts, &pools);
+  const std::vector<SiteTotals> totals = ledger.Snapshot().sites;
   for (SiteId site = 0; site < kSites; ++site) {
     ASSERT_EQ(totals[site].inuse_objects, kThreads);
     ASSERT_EQ(totals[site].inuse_bytes, int64_t{kThreads} * site);
@@ -495,7 +489,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
   };
 
   void MakeSites() {
-    // More than one chunk of cells, and events that touch cells of different chunks.
+    // More than one chunk of counters, and events that touch counters of different chunks.
     const AllocatorId outer{1};
     const AllocatorId inner{2};
     for (int i = 0; i < 700; ++i) {
@@ -541,11 +535,11 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
       const int64_t before = std::exchange(live.bytes, Bytes());
       Resize(live.site, before, live.bytes);
     } else {
-      SiteKey key = sites_.Key(live.site);
-      if (key.attributes.kind != MemoryKind::kDevice) return;
-      key.attributes.kind = MemoryKind::kPool;
-      key.attributes.allocator = AllocatorId{2};
-      const SiteId from = std::exchange(live.site, sites_.InternSite(key));
+      const Site& site = sites_.At(live.site);
+      const Attributes attributes = site.labels.attributes();
+      if (attributes.kind != MemoryKind::kDevice) return;
+      const SiteLabels of_segment = site.labels.With({attributes.device, MemoryKind::kPool, AllocatorId{2}});
+      const SiteId from = std::exchange(live.site, sites_.InternSite(site.stack, of_segment));
       Move(from, live.site, live.bytes);
     }
   }
@@ -642,8 +636,8 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   SiteTable sites(4096);
   Ledger ledger(sites, 64);
   std::vector<SiteId> made;
-  for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their cells takes a while
-    made.push_back(sites.InternSite({StackAt(sites, &pc), {DeviceId(pc % 2), {}, {}}, 0, 0}));
+  for (uintptr_t pc = 1; pc <= 4000; ++pc) {  // so many that reading their counters takes a while
+    made.push_back(sites.InternSite(StackAt(sites, &pc), {Attributes{DeviceId(pc % 2), {}, {}}, 0, 0}));
   }
   // Threads also free buffers that other threads allocated (in `shelf`), so the part of a site in a shard can be
   // negative.
@@ -676,15 +670,12 @@ TEST(LedgerSnapshots, AreOneInstantWhileThreadsRecord) {
   int64_t last_allocs[2] = {};
   while (running.load() < kThreads) std::this_thread::yield();
   for (int snapshot = 0; snapshot < 500 && !HasFailure(); ++snapshot) {
-    std::vector<SiteTotals> of_sites;
-    std::vector<AccountTotals> of_accounts;
-    std::vector<PoolTotals> of_pools;
-    ledger.Snapshot(&of_sites, &of_accounts, &of_pools);
+    const auto [of_accounts, of_pools, of_sites] = ledger.Snapshot();
     for (const int device : {0, 1}) {
       const AccountTotals& account = of_accounts[AccountOf(DeviceId(device), MemorySpace::kDevice)];
       SiteTotals sum;
       for (const SiteId site : made) {
-        if (sites.Key(site).attributes.device != DeviceId(device)) continue;
+        if (sites.At(site).labels.attributes().device != DeviceId(device)) continue;
         EXPECT_GE(of_sites[site].inuse_objects, 0);
         EXPECT_GE(of_sites[site].peak_objects, 0);
         sum.inuse_bytes += of_sites[site].inuse_bytes;

@@ -19,7 +19,7 @@ namespace {
 
 using hbmprof_test::ResidentBytes;
 using Inserted = LiveTable::Inserted;
-using Erased = LiveTable::Erased;
+using Then = LiveTable::Then;
 
 bool operator==(const LiveRecord& a, const LiveRecord& b) {
   return a.site == b.site && a.birth == b.birth && a.bytes == b.bytes;
@@ -61,21 +61,27 @@ void GrowFully(LiveTable& table, int64_t records) {
 
 // Inserts and erases as the profiler does.
 Inserted InsertInSteps(LiveTable& table, uint64_t id, LiveRecord record) {
-  return table.TryInsert(table.Prefetch(id), id, record) ? Inserted::kNew : table.Insert(id, record);
+  return table.TryInsert(id, record) ? Inserted::kNew : table.Insert(id, record);
 }
 // Inserts `id`, or updates its record. Returns the record that it has then. `known`: the record before, null if there
 // is none.
 LiveRecord InsertOrUpdate(LiveTable& table, uint64_t id, const LiveRecord& fresh, const LiveRecord* known) {
   EXPECT_EQ(InsertInSteps(table, id, fresh), known == nullptr ? Inserted::kNew : Inserted::kTaken);
   if (known == nullptr) return fresh;
-  const LiveRecord other = {known->site, known->birth, known->bytes ^ 1};
-  EXPECT_FALSE(table.Update(id, other, fresh.site, fresh.bytes)) << "not the expected record";
-  EXPECT_TRUE(table.Update(id, *known, fresh.site, fresh.bytes));
+  EXPECT_TRUE(table.Change(id, [&](LiveRecord* record) {
+    EXPECT_EQ(record->bytes, known->bytes);
+    record->site = fresh.site;
+    record->bytes = fresh.bytes;
+    return Then::kKeep;
+  }));
   return {fresh.site, known->birth, fresh.bytes};
 }
 bool Erase(LiveTable& table, uint64_t id, LiveRecord* record) {
   const auto agrees = [] { return true; };
-  return table.TryErase(id, record, agrees) == Erased::kErased || table.Erase(id, record, agrees) == Erased::kErased;
+  return table.TryErase(id, record, agrees) || table.Change(id, [&](LiveRecord* found) {
+    *record = *found;
+    return Then::kErase;
+  });
 }
 
 TEST(LiveTable, EraseAsksBeforeItErases) {
@@ -90,20 +96,18 @@ TEST(LiveTable, EraseAsksBeforeItErases) {
     EXPECT_EQ(record.bytes, 8);
     return false;
   };
-  EXPECT_EQ(table.Erase(Address(1), &record, refuses), Erased::kRefused);
-  EXPECT_EQ(table.TryErase(Address(1), &record, refuses), Erased::kRefused);
-  EXPECT_EQ(table.Erase(Address(3), &record, refuses), Erased::kNone);
+  EXPECT_FALSE(table.TryErase(Address(1), &record, refuses));
+  EXPECT_FALSE(table.TryErase(Address(3), &record, refuses));
   EXPECT_TRUE(Erase(table, Address(2), &record));
   EXPECT_EQ(record.bytes, 16);
   EXPECT_FALSE(table.Find(Address(2), &record));
   EXPECT_TRUE(table.Find(Address(1), &record));
-  EXPECT_FALSE(table.Update(Address(2), record, 3, 24)) << "no record";
+  EXPECT_FALSE(table.Change(Address(2), [](LiveRecord*) { return Then::kErase; })) << "no record";
 }
 
 TEST(LiveTable, FindsNothingBeforeTheFirstInsert) {
   LiveTable table;
   LiveRecord record;
-  table.Prefetch(Address(1));
   table.Grow(1000);
   EXPECT_FALSE(table.Find(Address(1), &record));
   EXPECT_FALSE(Erase(table, Address(1), &record));
@@ -194,7 +198,7 @@ int64_t InsertGrowing(LiveTable& table, const std::vector<uint64_t>& ids) {
   int64_t records = 0;
   for (const uint64_t id : ids) {
     while (!table.Grow(++records)) --records;
-    if (table.TryInsert(table.Prefetch(id), id, RecordOf(id))) continue;
+    if (table.TryInsert(id, RecordOf(id))) continue;
     EXPECT_EQ(table.Insert(id, RecordOf(id)), Inserted::kNew);
     ++crowded;
   }
@@ -354,9 +358,12 @@ TEST(LiveTable, ThreadsOnTheSameKeysLoseNoRecord) {
     }
     // Records that agree also leave meanwhile.
     for (uint64_t i = 0; i < 10000; ++i) {
-      LiveRecord record;
-      const auto agrees = [&] { return record.site % 2 == 0; };
-      if (table.Erase(Address(i % kKeys), &record, agrees) == Erased::kErased) ++left;
+      bool erases = false;
+      table.Change(Address(i % kKeys), [&](LiveRecord* record) {
+        erases = record->site % 2 == 0;
+        return erases ? Then::kErase : Then::kKeep;
+      });
+      if (erases) ++left;
     }
     for (std::thread& thread : threads) thread.join();
   }

@@ -507,7 +507,7 @@ TEST_F(PoolsTest, EndBlocksInARange) {
   for (int i = 0; i < 50; ++i) ASSERT_TRUE(Block(outer_, 2 * i, 2));
   ASSERT_TRUE(Segment(inner_, 20, 2));
   ASSERT_TRUE(Block(inner_, 20, 1));
-  Impl().EndBlocksIn(outer_, MiBAt(10).value(), 40 * kMiB);
+  Impl().EndBlocks(outer_, MiBAt(10).value(), 40 * kMiB);
   ExpectInUse(100, 40);
   EXPECT_EQ(StatsOf(inner_).bytes_allocated, 0);
   EXPECT_EQ(EndBlock(outer_, 8), 2);

@@ -1275,10 +1275,10 @@ TEST_F(ProfilerTest, BytesEverAllocatedStayAtTheLargestNumber) {
     for (int i = 0; i < count; ++i) {
       {
         internal::Ledger::Event event(ledger, internal::Ledger::Scope::kOwnShard);
-        const auto cell = event.Prepare(/*site=*/0, 0);
-        ASSERT_NE(cell, nullptr);
-        event.Alloc(cell, 1, /*site=*/0, kHalf);
-        event.Free(cell, 1, {/*site=*/0, internal::PresentGeneration(), kHalf});
+        const auto counter = event.Prepare(/*site=*/0, 0);
+        ASSERT_NE(counter, nullptr);
+        event.Alloc(counter, 1, /*site=*/0, kHalf);
+        event.Free(counter, 1, {/*site=*/0, internal::PresentGeneration(), kHalf});
       }
       const Snapshot snapshot = profiler_.TakeSnapshot();
       EXPECT_EQ(snapshot.samples.at(0).inuse_bytes, 100);

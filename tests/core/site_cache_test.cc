@@ -16,7 +16,7 @@ Hash128 StackHash(uint64_t stack) {
   const uint64_t words[] = {0x55d000001000 + stack, 0x55d000002000};
   return HashWords128(words, 2);
 }
-SiteCache::Key KeyOf(uint64_t stack, const SiteWord& word = {0, 0, 0}) { return {StackHash(stack), word}; }
+SiteCache::Key KeyOf(uint64_t stack, SiteLabels labels = SiteLabels(0)) { return {StackHash(stack), labels}; }
 
 TEST(SiteCache, FindsStoredSites) {
   SiteCache cache;
@@ -31,11 +31,15 @@ TEST(SiteCache, DistinguishesEveryPartOfTheKey) {
   SiteCache cache;
   cache.Store(KeyOf(1), 1);
   EXPECT_EQ(cache.Find(KeyOf(2)), kNoSite);
-  const uint64_t another_device = PackAttributes({DeviceId{1}});
-  const uint64_t another_kind = PackAttributes({DeviceId{0}, MemoryKind::kManaged});
-  const uint64_t another_allocator = PackAttributes({DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}});
-  for (const SiteWord& other :
-       {SiteWord{another_device, 0, 0}, {another_kind, 0, 0}, {another_allocator, 0, 0}, {0, 1, 0}, {0, 0, true}}) {
+  const Attributes another_device = {DeviceId{1}};
+  const Attributes another_kind = {DeviceId{0}, MemoryKind::kManaged};
+  const Attributes another_allocator = {DeviceId{0}, MemoryKind::kDevice, AllocatorId{1}};
+  const Attributes same;
+  for (const SiteLabels other : {SiteLabels{another_device, 0, 0},
+                                 {another_kind, 0, 0},
+                                 {another_allocator, 0, 0},
+                                 {same, 1, 0},
+                                 {same, 0, true}}) {
     EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
   }
 }

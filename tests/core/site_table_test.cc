@@ -74,7 +74,12 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
   SiteTable table(100);
   const StackRecord* stack = Intern(table, {1});
   const StackRecord* other = Intern(table, {2});
-  const SiteKey keys[] = {
+  const struct {
+    const StackRecord* stack;
+    Attributes attributes;
+    TagSetId tags;
+    PoolNumber from;
+  } keys[] = {
       {stack, {}, 0, 0},
       {other, {}, 0, 0},
       {stack, {DeviceId{1}, MemoryKind::kDevice, {}}, 0, 0},
@@ -85,52 +90,53 @@ TEST(SiteTable, EveryPartOfTheKeyDistinguishesSites) {
       {stack, {}, 0, kMaxPools},
   };
   std::set<SiteId> sites;
-  for (const SiteKey& key : keys) sites.insert(table.InternSite(key));
+  for (const auto& key : keys) sites.insert(table.InternSite(key.stack, {key.attributes, key.tags, key.from}));
   EXPECT_EQ(sites.size(), 8u);
   EXPECT_EQ(table.size(), 8u);
   // Numbers are dense, do not change, and give the key.
   EXPECT_EQ(*sites.rbegin(), 7u);
   for (SiteId site = 0; site < 8; ++site) {
-    EXPECT_EQ(table.InternSite(keys[site]), site);
-    EXPECT_EQ(table.Key(site).stack, keys[site].stack);
-    EXPECT_EQ(table.Key(site).attributes.device, keys[site].attributes.device);
-    EXPECT_EQ(table.Key(site).attributes.kind, keys[site].attributes.kind);
-    EXPECT_EQ(table.Key(site).attributes.allocator, keys[site].attributes.allocator);
-    EXPECT_EQ(table.Key(site).tags, keys[site].tags);
-    EXPECT_EQ(table.Key(site).from, keys[site].from);
+    const SiteLabels labels = table.At(site).labels;
+    EXPECT_EQ(table.InternSite(keys[site].stack, labels), site);
+    EXPECT_EQ(table.At(site).stack, keys[site].stack);
+    EXPECT_EQ(labels.attributes().device, keys[site].attributes.device);
+    EXPECT_EQ(labels.attributes().kind, keys[site].attributes.kind);
+    EXPECT_EQ(labels.attributes().allocator, keys[site].attributes.allocator);
+    EXPECT_EQ(labels.tags(), keys[site].tags);
+    EXPECT_EQ(labels.from(), keys[site].from);
   }
 }
 
 TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
   SiteTable table(3);
   const StackRecord* stack = Intern(table, {1});
-  for (uint32_t tags = 0; tags < 3; ++tags) EXPECT_EQ(table.InternSite({stack, {}, tags, 0}), tags);
+  for (uint32_t tags = 0; tags < 3; ++tags) EXPECT_EQ(table.InternSite(stack, {Attributes{}, tags, 0}), tags);
   EXPECT_EQ(Intern(table, {2}), nullptr) << "a stack without a site";
   EXPECT_EQ(Intern(table, {1}), stack);
-  EXPECT_EQ(table.InternSite({stack, {}, 7, 0}), 3u);
-  EXPECT_EQ(table.InternSite({stack, {}, 8, 0}), 3u);
-  EXPECT_EQ(table.InternSite({stack, {}, 1, 0}), 1u) << "a known one";
-  EXPECT_TRUE(table.Key(3).stack->is_other);
-  EXPECT_EQ(table.Key(3).tags, 0u);
-  EXPECT_EQ(table.InternSite({stack, {}, 0, true}), 4u) << "of another kind, which the pools distinguish";
+  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 7, 0}), 3u);
+  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 8, 0}), 3u);
+  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 1, 0}), 1u) << "a known one";
+  EXPECT_TRUE(table.At(3).stack->is_other);
+  EXPECT_EQ(table.At(3).labels.tags(), 0u);
+  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 0, true}), 4u) << "of another kind, which the pools distinguish";
   const Attributes managed = {DeviceId{1}, MemoryKind::kManaged, AllocatorId{2}};
-  const SiteId other = table.OtherSite(SiteWord(PackAttributes(managed), 9, 0));
+  const SiteId other = table.OtherSite({managed, 9, 0});
   EXPECT_EQ(other, 5u);
-  EXPECT_EQ(table.Key(other).attributes.device, DeviceId{1});
-  EXPECT_EQ(table.Key(other).attributes.kind, MemoryKind::kManaged);
-  EXPECT_EQ(table.Key(other).attributes.allocator, AllocatorId{2});
-  EXPECT_EQ(table.InternSite(table.Key(other)), other);
+  EXPECT_EQ(table.At(other).labels.attributes().device, DeviceId{1});
+  EXPECT_EQ(table.At(other).labels.attributes().kind, MemoryKind::kManaged);
+  EXPECT_EQ(table.At(other).labels.attributes().allocator, AllocatorId{2});
+  EXPECT_EQ(table.InternSite(table.At(other).stack, table.At(other).labels), other);
   EXPECT_EQ(table.size(), 6u);
-  EXPECT_EQ(SiteTable::PcsOf(*table.Key(other).stack).size(), 1u);
+  EXPECT_EQ(SiteTable::PcsOf(*table.At(other).stack).size(), 1u);
 }
 
 TEST(SiteTable, SharedSitesAreLimited) {
   SiteTable table(1);
-  ASSERT_EQ(table.InternSite({Intern(table, {1}), {}, 0, 0}), 0u);
+  ASSERT_EQ(table.InternSite(Intern(table, {1}), {Attributes{}, 0, 0}), 0u);
   SiteId made = 0;
   for (int i = 0; i < 2000; ++i) {
     const Attributes attributes = {DeviceId(i % 50), MemoryKind::kDevice, AllocatorId(i / 50)};
-    if (table.OtherSite(SiteWord(PackAttributes(attributes), 0, 0)) != kNoSite) ++made;
+    if (table.OtherSite({attributes, 0, 0}) != kNoSite) ++made;
   }
   EXPECT_EQ(made + 1, table.capacity());
   EXPECT_EQ(table.size(), table.capacity());
@@ -154,8 +160,8 @@ TEST(SiteTable, ThreadsAgreeOnSiteNumbers) {
         const StackRecord* stack = Intern(table, {i * 16, 7, i});
         ASSERT_NE(stack, nullptr);
         ASSERT_EQ(table.PcsOf(*stack)[2], i);
-        const SiteId site = table.InternSite({stack, {}, static_cast<uint32_t>(i), 0});
-        ASSERT_EQ(table.Key(site).tags, i);
+        const SiteId site = table.InternSite(stack, {Attributes{}, static_cast<uint32_t>(i), 0});
+        ASSERT_EQ(table.At(site).labels.tags(), i);
         seen[t].push_back(site);
       }
     });

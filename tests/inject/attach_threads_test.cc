@@ -7,7 +7,6 @@
 
 #include "gtest/gtest.h"
 #include "src/inject/driver_shim.h"
-#include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/tensorflow_blocks.h"
 #include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
@@ -25,7 +24,6 @@ void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
-uint32_t TimesResumed() { return 0; }
 void TorchMayHaveBlocks() {}
 void* TorchHookByName(const char*) { return nullptr; }
 void TensorflowMayHaveBlocks() {}

@@ -291,7 +291,7 @@ void Functions() {
   CHECK_THAT(profiler.RecordFree(Id(uint64_t{1} << 46)));
 
   profiler.RecordDropped(9);
-  CHECK_THAT(profiler.GetTrackerStats().dropped_records == 1);
+  CHECK_THAT(profiler.GetTrackerStats().dropped_records == 1 && profiler.GetTrackerStats().dropped_bytes == 9);
   CHECK_THAT(profiler.GetTrackerStats().foreign_frees == 0 && profiler.GetTrackerStats().replaced_records == 0);
   CHECK_THAT(!profiler.RecordFree(Id(uint64_t{1} << 46)) && profiler.GetTrackerStats().foreign_frees == 1);
 
@@ -394,6 +394,24 @@ void Exit() {
   CHECK_THAT(user_records(freed_by_destructor.ptr, kMiB, {}));
 }
 
+// The destructor runs between the exit handlers of the two libraries: that of the injected one runs first.
+void ExitBetween() {
+  Profiler::Default();
+  static FreedByDestructor freed;
+  freed.ptr = vendor_allocates(kMiB);
+}
+
+// The test turns recording off and on while the program waits.
+void Pause() {
+  const CUdeviceptr slab = vendor_allocates(kMiB);
+  CHECK_THAT(user_records_block(slab, kKiB) && user_records_block(slab + kKiB, kKiB));
+  std::puts("ready");
+  std::fflush(stdout);
+  CHECK_THAT(std::getchar() == '\n');
+  CHECK_THAT(user_records_block(slab + 4 * kKiB, 2 * kKiB));
+  std::printf("in use %lld\n", static_cast<long long>(InUse()));
+}
+
 // In the program's constructors, before main: the driver has allocated nothing yet.
 struct RecordsEarly {
   RecordsEarly() {
@@ -437,6 +455,8 @@ int Run(const std::string& name, const char* path) {
   if (name == "forks") Forks();
   if (name == "signals") SignalHandler();
   if (name == "exit") Exit();
+  if (name == "exit_between") ExitBetween();
+  if (name == "pause") Pause();
   if (name == "recording") Recording(path);
   if (name == "late") {
     // Memory that the driver allocated before this library was loaded. See late_program.cc.

@@ -13,9 +13,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "src/tool/reader/reader.h"
+#include "tests/support/control_socket.h"
 #include "tests/support/pprof_tool.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/program_run.h"
+#include "tests/support/running_program.h"
 
 namespace {
 
@@ -23,6 +25,7 @@ using ::hbmprof_test::CommandResult;
 using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ProfileView;
 using ::hbmprof_test::RunCommand;
+using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::HasSubstr;
 
@@ -250,6 +253,31 @@ TEST(JoinedTest, ExitProfilesAgree) {
     EXPECT_EQ(own.Sum("alloc_space"), kMiB + (early ? 77 : 0));
     EXPECT_NE(run.Injected().Comment("device GPU:0", "unaccounted"), "") << "the driver still answered at exit";
   }
+}
+
+TEST(JoinedTest, ExitProfileHasTheStateOfTheInjectedLibrarys) {
+  Started run;
+  const std::string at_exit = run.directory + "/exit.pb.gz";
+  run.environment = {"HBMPROF_OUTPUT=" + at_exit};
+  const CommandResult result = run.Case("exit_between");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(run.Injected().Sum("inuse_space"), kMiB);
+  EXPECT_EQ(Samples(ViewProfile(at_exit)), Samples(run.Injected()));
+}
+
+TEST(JoinedTest, BlockAfterAPauseIsCounted) {
+  const Started run;
+  RunningProgram program({HBMPROF_INJECT_PROGRAMS "/inject_joined", "pause"},
+                         {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
+                          "HBMPROF_CUDA_OUTPUT=" + run.injected_path, "HBMPROF_SOCKET_DIR=" + run.directory});
+  ASSERT_EQ(program.ReadLine(), "ready");
+  const std::string socket = run.directory + "/hbmprof." + std::to_string(program.pid()) + ".sock";
+  hbmprof_test::ControlAnswer(socket, "tracking off");
+  hbmprof_test::ControlAnswer(socket, "tracking on");
+  program.WriteLine("");
+  EXPECT_EQ(program.ReadLine(), "in use " + std::to_string(2 * kKiB));
+  EXPECT_EQ(program.Wait(), 0);
+  EXPECT_EQ(run.Injected().Sum("inuse_space"), 2 * kKiB);
 }
 
 TEST(JoinedTest, LateLibraryAndSeveralCopiesJoin) {

@@ -31,7 +31,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/try_run.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
@@ -324,8 +324,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     }
     int64_t unreported = 0;
     if (joined != nullptr) {
-      is_reported = Profiler::OptionsOfDefault().oom_report &&
-                    internal::Joined(*joined).ReportOutOfMemory(failure, device, caller);
+      is_reported = Profiler::OptionsOfDefault().oom_report && joined->ReportOutOfMemory(failure, device, caller);
     } else if (internal::MayReport(device, &unreported)) {
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;

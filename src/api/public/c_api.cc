@@ -316,29 +316,31 @@ const void* hbmprof_handle(int name_space, uint64_t handle) try {
 
 [[gnu::noinline]] int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-    return profiler.RecordAllocFrom(caller, ptr, bytes, with);
-  });
+  return WithAttributes(attributes, /*is_allocation=*/true,
+                        [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+                          return profiler.RecordAllocFrom(caller, ptr, bytes, with);
+                        });
 }
 
 int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
                                const uintptr_t* return_addresses, size_t count) {
   if (return_addresses == nullptr || count == 0) return hbmprof_record_alloc_with(ptr, bytes, attributes);
-  return WithAttributes(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-    return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
-  });
+  return WithAttributes(
+      attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
+        return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
+      });
 }
 
 [[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
     return profiler.RecordSegmentFrom(caller, pool, address, bytes);
   });
 }
 
 [[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
   const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
     return profiler.RecordBlockFrom(caller, pool, address, bytes);
   });
 }
@@ -348,13 +350,13 @@ int hbmprof_record_free(const void* ptr) {
 }
 
 int hbmprof_record_segment_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
     return profiler.RecordSegmentFree(pool, address).has_value();
   });
 }
 
 int hbmprof_record_block_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
     return profiler.RecordBlockFree(pool, address).has_value();
   });
 }
@@ -371,7 +373,7 @@ int hbmprof_record_resize(const void* ptr, size_t bytes) {
 }
 
 int hbmprof_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
     return static_cast<bool>(profiler.RecordBlockResize(pool, address, bytes));
   });
 }
@@ -453,18 +455,9 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
   if (hbmprof::internal::IsOff()) return Fail(absl::FailedPreconditionError(hbmprof::internal::kOffText));
   const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
   hbmprof_tracker_stats all = {};
-  all.foreign_frees = of_tracker.foreign_frees;
-  all.replaced_records = of_tracker.replaced_records;
-  all.dropped_records = of_tracker.dropped_records;
-  all.dropped_bytes = of_tracker.dropped_bytes;
-  all.reentrant_events = of_tracker.reentrant_events;
-  all.truncated_stacks = of_tracker.truncated_stacks;
-  all.dropped_tag_values = of_tracker.dropped_tag_values;
-  all.live_records = of_tracker.live_records;
-  all.sites = of_tracker.sites;
-  all.host_bytes = of_tracker.host_bytes;
-  all.max_host_bytes = of_tracker.max_host_bytes;
-  all.refused_frees = of_tracker.refused_frees;
+#define HBMPROF_NUMBER(name) all.name = of_tracker.name;
+  HBMPROF_TRACKER_STATS(HBMPROF_NUMBER)
+#undef HBMPROF_NUMBER
   Fill(stats, all);
   return HBMPROF_OK;
 } catch (const std::bad_alloc&) {

@@ -33,14 +33,14 @@ int WithDefault(const Use& use) try {
   return 0;
 }
 
-// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (that
-// allocation counts as dropped).
+// Like WithDefault, with use(profiler, attributes). Returns 0 if recording is off, or if the struct has no size (an
+// allocation then counts as dropped).
 template <typename Use>
-int WithAttributes(const hbmprof_attributes* given, const Use& use) {
+int WithAttributes(const hbmprof_attributes* given, bool is_allocation, const Use& use) {
   return WithDefault([&](Profiler& profiler) {
     if (!profiler.enabled()) return false;
     if (given != nullptr && !HasBytes(given, HBMPROF_END_OF(hbmprof_attributes, device))) {
-      profiler.RecordDropped(0);
+      if (is_allocation) profiler.RecordDropped(0);
       return false;
     }
     return use(profiler, ToAttributes(given));
@@ -49,8 +49,8 @@ int WithAttributes(const hbmprof_attributes* given, const Use& use) {
 
 // Like WithAttributes, with use(profiler, pool).
 template <typename Use>
-int WithPool(const hbmprof_attributes* given, const Use& use) {
-  return WithAttributes(given, [&](Profiler& profiler, const Attributes& attributes) {
+int WithPool(const hbmprof_attributes* given, bool is_allocation, const Use& use) {
+  return WithAttributes(given, is_allocation, [&](Profiler& profiler, const Attributes& attributes) {
     return use(profiler, Pool{attributes.device, attributes.allocator});
   });
 }

@@ -98,10 +98,10 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   const bool is_child = inherited->process() != getpid();
   // A process that has recorded nothing, such as most forked children, writes no profile.
   if ((is_child || !end.is_exit) && !internal::HasRecorded(Profiler::Default())) return;
-  const absl::Status status =
-      WriteOutput(Profiler::Default().joined() ? device_memory_profile()
-                                               : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
-                  /*is_last=*/true, /*has_flight=*/true);
+  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  const absl::Status status = WriteOutput(
+      joined != nullptr ? joined->ExitProfile() : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
+      /*is_last=*/true, /*has_flight=*/true);
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", TextOf(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
@@ -202,7 +202,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
   }
   std::unique_ptr<DefaultProfiler> made;
   if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
-    injected->enabled();  // makes the injected library's profiler
+    injected->join();  // makes the injected library's profiler
     made = std::make_unique<DefaultProfiler>(*injected, options);
   } else {
     made = std::make_unique<DefaultProfiler>(options);
@@ -215,8 +215,8 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
     output_file.store(file.release(), std::memory_order_release);
     internal::WriteAtExit();
   }
-  // The exit handler of the injected library then runs before that of this copy, which writes its snapshot.
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->enabled();
+  // The exit handler of the injected library then runs before that of this copy.
+  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->join();
   const bool is_injected = output_variable != nullptr;
   if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
   return true;

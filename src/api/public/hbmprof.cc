@@ -7,7 +7,7 @@
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
 #include "src/base/fork.h"
-#include "src/core/joined/joined.h"
+#include "src/core/joined/injected.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
@@ -18,13 +18,11 @@ absl::Status HostMemoryExhausted() {
   return absl::ResourceExhaustedError("no profile: the host has no memory to build it");
 }
 
-const internal::InjectedProfiler* JoinedByDefault() { return internal::ProfilerAccess::JoinedBy(Profiler::Default()); }
-
 }  // namespace
 
 absl::Status save_device_memory_profile(std::string_view path) try {
   if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
-  if (const auto* const joined = JoinedByDefault()) return internal::Joined(*joined).SaveProfile(path);
+  if (const auto* const joined = internal::JoinedByDefault()) return joined->SaveProfile(path);
   const internal::ScopedMark mark(path);
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   internal::ProfilePlace place;
@@ -44,7 +42,7 @@ void SetCounter(std::string_view name, int64_t value) try {
 
 absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options) try {
   if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
-  if (const auto* const joined = JoinedByDefault()) return internal::Joined(*joined).Profile(options);
+  if (const auto* const joined = internal::JoinedByDefault()) return joined->Profile(options);
   return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();

@@ -29,7 +29,6 @@
 #include "src/base/try_run.h"
 #include "src/base/write_all.h"
 #include "src/core/joined/injected.h"
-#include "src/core/joined/joined.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_stats.h"
@@ -54,9 +53,6 @@ absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
     return is_new.ok() ? use(name, must_be_new) : is_new;
   });
 }
-
-// Returns the profiler of the injected library that Profiler::Default() has joined; null if it has joined none.
-const InjectedProfiler* JoinedByDefault() { return ProfilerAccess::JoinedBy(Profiler::Default()); }
 
 // Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it has
 // not joined another one.
@@ -205,9 +201,8 @@ std::string SaveFlightBeside(std::string_view profile) {
   const InjectedProfiler* const joined = JoinedByDefault();
   if (joined == nullptr && !IsFlightRecorderOn()) return "";
   const std::string path = RecordingBeside(profile);
-  const absl::Status status = joined != nullptr
-                                  ? Joined(*joined).SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
-                                  : WriteFlightTo(path, /*must_be_new=*/false);
+  const absl::Status status = joined != nullptr ? joined->SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
+                                                : WriteFlightTo(path, /*must_be_new=*/false);
   if (status.ok()) return path;
   // The injected library's flight recorder is off.
   if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
@@ -225,7 +220,7 @@ absl::Status StartRecording(std::string_view path, const RecordingOptions& optio
     return absl::FailedPreconditionError(
         "StartRecording: under `hbmprof run` a recording has the default RecordingOptions");
   }
-  if (joined != nullptr) return internal::Joined(*joined).StartRecording(path);
+  if (joined != nullptr) return joined->StartRecording(path);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");
@@ -233,14 +228,14 @@ absl::Status StartRecording(std::string_view path, const RecordingOptions& optio
 
 absl::Status StopRecording() try {
   const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
-  return joined != nullptr ? internal::Joined(*joined).StopRecording() : internal::StopRecorder();
+  return joined != nullptr ? joined->StopRecording() : internal::StopRecorder();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 absl::Status SaveFlightRecording(std::string_view path) try {
   const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
-  if (joined != nullptr) return internal::Joined(*joined).SaveFlightRecording(path);
+  if (joined != nullptr) return joined->SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
   return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlightTo);

@@ -2,8 +2,6 @@
 
 #include <dlfcn.h>
 
-#include <string_view>
-
 #include "hbmprof/version.h"
 #include "src/base/linker_error.h"
 #include "src/base/message.h"
@@ -36,34 +34,30 @@ bool FindAll() {
   bool has_all = true;
 #define HBMPROF_FIND(name) has_all = Find("hbmprof_injected_" #name, &functions.name) && has_all;
   HBMPROF_INJECTED_EVENTS(HBMPROF_FIND)
+  HBMPROF_INJECTED_OWN(HBMPROF_FIND)
   HBMPROF_INJECTED_OTHERS(HBMPROF_FIND)
 #undef HBMPROF_FIND
   return has_all && std::string_view(functions.version()).substr(0, kSameInterface.size()) == kSameInterface;
 }
 
 // Runs when the library is loaded, so that the dynamic linker's lock is not needed later.
-[[gnu::constructor]] void FindEarly() { FindInjected(); }
+[[gnu::constructor]] void FindEarly() { JoinedProfiler(); }
 
 }  // namespace
 
+// No lock is held, because the search takes the dynamic linker's lock. Threads that search at the same time find the
+// same functions, and the first one prints the message.
 const InjectedProfiler* FindInjected() {
-  if (found_injected.load(std::memory_order_acquire) == nullptr) {
-    // This copy can be the injected library itself.
-    const bool is_there =
-        Find("hbmprof_injected_version", &functions.version) && functions.version != &::hbmprof_version;
-    const bool fits = is_there && FindAll();
-    // Threads that search at the same time find the same profiler. The first one prints the message. No lock is held,
-    // because the search takes the dynamic linker's lock.
-    const InjectedProfiler* undecided = nullptr;
-    const InjectedProfiler* const injected = fits ? &functions : &kNoInjected;
-    if (found_injected.compare_exchange_strong(undecided, injected, std::memory_order_acq_rel) && is_there && !fits) {
-      PrintMessage(
-          "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
-          "do not add up their profiles");
-    }
+  // This copy can be the injected library itself.
+  const bool is_there = Find("hbmprof_injected_version", &functions.version) && functions.version != &::hbmprof_version;
+  const InjectedProfiler* const injected = is_there && FindAll() ? &functions : nullptr;
+  const bool is_first = found_injected.exchange(injected != nullptr ? injected : &kNoInjected) == nullptr;
+  if (is_first && is_there && injected == nullptr) {
+    PrintMessage(
+        "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
+        "do not add up their profiles");
   }
-  const InjectedProfiler* const found = found_injected.load(std::memory_order_acquire);
-  return found == &kNoInjected ? nullptr : found;
+  return injected;
 }
 
 void StaySeparate() { found_injected.store(&kNoInjected, std::memory_order_release); }

@@ -9,13 +9,13 @@ void Ledger::LockAll() const {
   ForEachShard([](Shard& shard) ABSL_NO_THREAD_SAFETY_ANALYSIS { shard.lock.Lock(); });
 }
 
-void Ledger::LockAllSettled() const {
+void Ledger::LockAllForTotals() const {
   for (;;) {
     TraceStep(EventStep::kTotals);
     LockAll();
-    if (settler_ == nullptr || !settler_->IsDue()) return;
+    if (pending_ == nullptr || !pending_->HasPending()) return;
     UnlockAll();
-    settler_->Settle();
+    pending_->RecordPending();
   }
 }
 
@@ -31,7 +31,7 @@ Ledger::Shard& Ledger::UseShard() {
   SpinLockHolder hold(all_lock_);
   if ((used_.load(std::memory_order_relaxed) >> number & 1) == 0) {
     SpinLockHolder hold_shard(shard.lock);
-    shard.cells = &cells_[size_t{number} * sites_.capacity()];
+    shard.counters = &counters_[size_t{number} * sites_.capacity()];
     shard.epoch = epoch_;
     shard.log.last_time = last_instant_ + 1;
     OpenLog(shard);
@@ -54,27 +54,44 @@ void Ledger::Flush(Shard& shard) {
   shard.events_left = static_cast<int32_t>(shard.events_of_flush) - 1;
 }
 
+// A counter stays at its largest value.
 void Ledger::CountAge(const LiveRecord& record) {
-  if (const int octave = OctaveNow(record.birth); octave >= 0) freed_ages_.Add(record.site, octave);
+  const int octave = OctaveOfAge(record.birth, PresentGeneration());
+  if (octave < 0) return;
+  std::atomic<uint32_t>& count = freed_ages_[record.site][octave];
+  if (count.load(std::memory_order_relaxed) < UINT32_MAX - 1024) count.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Buffers may be freed meanwhile. The oldest count first, because they tell the most.
+std::vector<int64_t> Ledger::FreedByOctave(SiteId site, int64_t freed) const {
+  std::vector<int64_t> counts;
+  for (size_t octave = kAgeOctaves; octave-- > 0;) {
+    const int64_t count = std::min<int64_t>(freed_ages_[site][octave].load(std::memory_order_relaxed), freed);
+    if (count <= 0) continue;
+    if (counts.empty()) counts.resize(octave + 1);
+    counts[octave] = count;
+    freed -= count;
+  }
+  return counts;
 }
 
 void Ledger::BringToEpoch(Shard& shard, SiteId site) {
-  Cell* const cell = shard.cells + site;
+  Counter* const counter = shard.counters + site;
   const SiteBooks books = sites_.At(site).books;
   if (Reading* const reading = shard.reading; reading != nullptr && site >= shard.unread) {
     SpinLockHolder hold(reading->lock);
-    if (site < reading->count) reading->Add(*cell, site, books);
+    if (site < reading->count) reading->Add(*counter, site, books);
   }
-  if (cell->epoch < common_[books.account].peak_epoch) {
-    cell->peak_objects = cell->inuse_objects;
-    cell->peak_bytes = cell->inuse_bytes;
+  if (counter->epoch < peaks_[books.account].epoch) {
+    counter->peak_objects = counter->inuse_objects;
+    counter->peak_bytes = counter->inuse_bytes;
   }
-  if (books.pool != 0 && cell->epoch < common_[BookOf(books.pool)].peak_epoch) {
-    cell->pool_peak_objects = cell->inuse_objects;
-    cell->pool_peak_bytes = cell->inuse_bytes;
+  if (books.pool != 0 && counter->epoch < peaks_[BookOf(books.pool)].epoch) {
+    counter->pool_peak_objects = counter->inuse_objects;
+    counter->pool_peak_bytes = counter->inuse_bytes;
   }
-  cell->books = books;
-  cell->epoch = shard.epoch;
+  counter->books = books;
+  counter->epoch = shard.epoch;
 }
 
 bool Ledger::MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum) {
@@ -84,7 +101,7 @@ bool Ledger::MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum) 
     *sum += shard.books[book].sum();
     ++shards;
   });
-  const int64_t slack = common_[book].peak - *sum;
+  const int64_t slack = peaks_[book].bytes - *sum;
   // The free bytes below the peak are distributed evenly. This shard also gets the bytes of the event.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
   ForEachShard([&](Shard& shard) { shard.books[book].SetHeadroom(&shard == &own ? share + bytes : share); });
@@ -93,11 +110,11 @@ bool Ledger::MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum) 
 
 void Ledger::BeginPeak(BookId book, int64_t bytes, int64_t time, uint64_t id) {
   BeginEpoch();
-  Common& common = common_[book];
-  common.peak = bytes;
-  common.peak_epoch = epoch_;
-  common.peak_time = time;
-  common.peak_id.store(id, std::memory_order_relaxed);
+  Peak& peak = peaks_[book];
+  peak.bytes = bytes;
+  peak.epoch = epoch_;
+  peak.time = time;
+  peak.id.store(id, std::memory_order_relaxed);
 }
 
 void Ledger::BeginEpoch() const {
@@ -139,12 +156,12 @@ int64_t Ledger::Event::LogMove(uint64_t id, const LiveRecord& record, SiteId to,
   return ledger_.WriteLog(own_, scope_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
 }
 
-void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveRecord& record, SiteId to) {
+void Ledger::Event::Move(CounterRef counter, CounterRef counter_to, uint64_t id, const LiveRecord& record, SiteId to) {
   LogMove(id, record, to, record.bytes);
   // If it becomes a segment, or was one, it was the same memory at the peak that its allocation made.
-  const bool is_of_peak =
-      ledger_.EndPeakRecord(cell->books, id) && (cell->books.is_segment != 0 || cell_to->books.is_segment != 0);
-  const auto add = [&](Cell* changed, int sign) {
+  const bool is_of_peak = ledger_.EndPeakRecord(counter->books, id) &&
+                          (counter->books.is_segment != 0 || counter_to->books.is_segment != 0);
+  const auto add = [&](Counter* changed, int sign) {
     changed->alloc_objects += sign;
     changed->AddAllocBytes(sign * record.bytes);
     changed->inuse_objects += static_cast<uint32_t>(sign);
@@ -153,20 +170,20 @@ void Ledger::Event::Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveR
     if (is_of_peak) changed->peak_bytes += sign * record.bytes;
     ledger_.AddReserved(changed->books, sign * record.bytes, sign);
   };
-  add(cell, -1);
-  add(cell_to, 1);
+  add(counter, -1);
+  add(counter_to, 1);
   Count(0, id);
 }
 
-void Ledger::Event::Resize(CellRef cell, uint64_t id, const LiveRecord& record, int64_t bytes) {
+void Ledger::Event::Resize(CounterRef counter, uint64_t id, const LiveRecord& record, int64_t bytes) {
   const int64_t time = LogMove(id, record, record.site, bytes);
   const int64_t more = bytes - record.bytes;
-  cell->AddAllocBytes(std::max<int64_t>(more, 0));
-  cell->inuse_bytes += more;
-  Book& book = own_.books[cell->books.book()];
+  counter->AddAllocBytes(std::max<int64_t>(more, 0));
+  counter->inuse_bytes += more;
+  Book& book = own_.books[counter->books.book()];
   book.largest_alloc = std::max(book.largest_alloc, bytes);
-  ledger_.EndPeakRecord(cell->books, id);
-  AddToBook(cell->books, more, 0, 0, time);
+  ledger_.EndPeakRecord(counter->books, id);
+  AddToBook(counter->books, more, 0, 0, time);
   Count(0, id);
 }
 
@@ -181,8 +198,8 @@ int64_t Ledger::SumOfBook(BookId book) const {
 AccountTotals Ledger::SumOf(AccountId account) const {
   AccountTotals totals;
   totals.bytes_in_use = SumOfBook(account);
-  totals.peak_bytes_in_use = common_[account].peak;
-  totals.peak_time = common_[account].peak_time;
+  totals.peak_bytes_in_use = peaks_[account].bytes;
+  totals.peak_time = peaks_[account].time;
   const auto count = [&](BookId book) {
     ForEachShard([&](const Shard& shard) {
       const Book& part = shard.books[book];
@@ -202,17 +219,17 @@ AccountTotals Ledger::SumOf(AccountId account) const {
 }
 
 PoolTotals Ledger::SumOfPool(PoolNumber number) const {
-  const Common& common = common_[BookOf(number)];
+  const Peak& peak = peaks_[BookOf(number)];
   const Reserved& reserved = pools_[number];
   PoolTotals totals;
   totals.bytes_reserved = ReservedBytes(number);
   totals.bytes_allocated = SumOfBook(BookOf(number));
   totals.idle_bytes = std::max<int64_t>(totals.bytes_reserved - totals.bytes_allocated, 0);
   totals.peak_bytes_reserved = reserved.peak;
-  totals.peak_bytes_allocated = common.peak;
+  totals.peak_bytes_allocated = peak.bytes;
   totals.segments = reserved.segments.load(std::memory_order_relaxed);
   totals.bytes_nested = reserved.nested;
-  totals.peak_time = common.peak_time;
+  totals.peak_time = peak.time;
   return totals;
 }
 
@@ -225,90 +242,86 @@ void Ledger::ForEachPoolOf(AccountId account, const Visit& visit) const {
 }
 
 AccountTotals Ledger::Totals(AccountId account) const {
-  LockAllSettled();
+  LockAllForTotals();
   const AccountTotals totals = SumOf(account);
   UnlockAll();
   return totals;
 }
 
 PoolTotals Ledger::Totals(PoolNumber pool) const {
-  LockAllSettled();
+  LockAllForTotals();
   const PoolTotals totals = SumOfPool(pool);
   UnlockAll();
   return totals;
 }
 
-void Ledger::AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const {
-  accounts->assign(kAccounts, {});
-  pools->assign(kMaxPools + 1, {});
-  LockAllSettled();
-  ReadTotals(accounts, pools);
+LedgerTotals Ledger::Totals() const {
+  LedgerTotals totals;
+  LockAllForTotals();
+  ReadTotals(&totals);
   UnlockAll();
+  return totals;
 }
 
-void Ledger::ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const {
-  for (AccountId account = 0; account < kAccounts; ++account) (*accounts)[account] = SumOf(account);
+void Ledger::ReadTotals(LedgerTotals* totals) const {
+  for (AccountId account = 0; account < kAccounts; ++account) totals->accounts[account] = SumOf(account);
   const int count = sites_.pools().size();
-  for (int pool = 1; pool <= count; ++pool) (*pools)[pool] = SumOfPool(static_cast<PoolNumber>(pool));
-  pools->resize(count + 1);
+  for (int pool = 1; pool <= count; ++pool) totals->pools[pool] = SumOfPool(static_cast<PoolNumber>(pool));
+  totals->pools.resize(count + 1);
 }
 
-void Ledger::Reading::Add(const Cell& cell, SiteId site, SiteBooks books) {
-  if (cell.epoch >= epoch) return;
-  SiteTotals values = {cell.alloc_objects,
-                       cell.alloc_bytes,
-                       cell.inuse_objects,
-                       cell.inuse_bytes,
-                       cell.inuse_objects,
-                       cell.inuse_bytes,
-                       0,
-                       0};
-  if (cell.epoch >= peak_epochs[books.account]) {
-    values.peak_objects = cell.peak_objects;
-    values.peak_bytes = cell.peak_bytes;
+void Ledger::Reading::Add(const Counter& counter, SiteId site, SiteBooks books) {
+  if (counter.epoch >= epoch) return;
+  SiteTotals values;
+  values.alloc_objects = counter.alloc_objects;
+  values.alloc_bytes = counter.alloc_bytes;
+  values.inuse_objects = values.peak_objects = counter.inuse_objects;
+  values.inuse_bytes = values.peak_bytes = counter.inuse_bytes;
+  if (counter.epoch >= peak_epochs[books.account]) {
+    values.peak_objects = counter.peak_objects;
+    values.peak_bytes = counter.peak_bytes;
   }
   if (books.pool != 0) {
-    const bool has_changed_since_peak = cell.epoch >= peak_epochs[BookOf(books.pool)];
-    values.pool_peak_objects = has_changed_since_peak ? cell.pool_peak_objects : cell.inuse_objects;
-    values.pool_peak_bytes = has_changed_since_peak ? cell.pool_peak_bytes : cell.inuse_bytes;
+    const bool has_changed_since_peak = counter.epoch >= peak_epochs[BookOf(books.pool)];
+    values.pool_peak_objects = has_changed_since_peak ? counter.pool_peak_objects : counter.inuse_objects;
+    values.pool_peak_bytes = has_changed_since_peak ? counter.pool_peak_bytes : counter.inuse_bytes;
   }
   sites[site].Add(values);
 }
 
-void Ledger::Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts,
-                      std::vector<PoolTotals>* pools, int64_t* instant, const EventLog::Mode* mode) const {
-  accounts->assign(kAccounts, {});
-  pools->assign(kMaxPools + 1, {});
+LedgerTotals Ledger::Snapshot(int64_t* instant, const EventLog::Mode* mode) const {
+  LedgerTotals totals;
   SpinLockHolder one_at_a_time(reading_lock_);
-  Reading reading(*sites);
+  Reading reading(totals.sites);
   // Memory for all sites is allocated before the locks are taken. Sites that are added meanwhile may make it too small;
-  // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCells.
+  // then the next attempt allocates more. Nothing is allocated between LockAll and the end of ReadCounters.
   for (SiteId spare = 1024;; spare *= 2) {
-    sites->assign(sites_.size() + spare, {});
-    LockAllSettled();
+    totals.sites.assign(sites_.size() + spare, {});
+    LockAllForTotals();
     reading.count = sites_.size();
-    if (reading.count <= sites->size()) break;
+    if (reading.count <= totals.sites.size()) break;
     UnlockAll();
   }
   TraceLedger(0);
-  ReadTotals(accounts, pools);
+  ReadTotals(&totals);
   BeginEpoch();
   reading.epoch = epoch_;
-  for (BookId book = 0; book < kBooks; ++book) reading.peak_epochs[book] = common_[book].peak_epoch;
+  for (BookId book = 0; book < kBooks; ++book) reading.peak_epochs[book] = peaks_[book].epoch;
   MarkInstant(instant, mode);
   ForEachShard([&](Shard& shard) {
     shard.reading = &reading;
     shard.unread = 0;
   });
   UnlockAll();
-  ReadCells(&reading);
-  sites->resize(reading.count);
+  ReadCounters(&reading);
+  totals.sites.resize(reading.count);
+  return totals;
 }
 
-// A shard's lock is held for 256 cells at a time, which takes a few microseconds. The lock is not fair: without the
+// A shard's lock is held for 256 counters at a time, which takes a few microseconds. The lock is not fair: without the
 // pause, a waiting thread would wait until the whole shard is read. (A shard that comes into use meanwhile has changes
 // after the instant only.)
-void Ledger::ReadCells(Reading* reading) const {
+void Ledger::ReadCounters(Reading* reading) const {
   constexpr int kPauses = 32;
   constexpr SiteId kAtOnce = 256;
   ForEachShard([&](Shard& shard) {
@@ -318,7 +331,7 @@ void Ledger::ReadCells(Reading* reading) const {
         SpinLockHolder hold_reading(reading->lock);
         shard.unread = std::min(reading->count, start + kAtOnce);
         for (SiteId site = start; site < shard.unread; ++site) {
-          reading->Add(shard.cells[site], site, sites_.At(site).books);
+          reading->Add(shard.counters[site], site, sites_.At(site).books);
         }
       }
       for (int i = 0; i < kPauses; ++i) CpuRelax();
@@ -329,7 +342,7 @@ void Ledger::ReadCells(Reading* reading) const {
 }
 
 void Ledger::ResetPeak(AccountId account) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  LockAllSettled();
+  LockAllForTotals();
   const int64_t time =
       SumOf(account).is_used() ? LogInstant(RecordedKind::kResetPeak, static_cast<uint64_t>(account)) : 0;
   const auto reset = [&](BookId book) ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -402,7 +415,7 @@ void Ledger::MarkInstant(int64_t* instant, const EventLog::Mode* mode) const ABS
 
 int64_t Ledger::SetLogMode(EventLog::Mode mode) {
   int64_t instant = 0;
-  LockAllSettled();
+  LockAllForTotals();
   MarkInstant(&instant, &mode);
   UnlockAll();
   return instant;

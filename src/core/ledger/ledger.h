@@ -25,17 +25,19 @@
 //    - An allocation of 20 bytes in B makes the sum 113. This is the new peak, and both shards have a headroom of 0.
 // 2. Each peak of any book and each snapshot begins a new epoch. The epoch changes only while all shards are locked.
 //    Each shard has a copy of it. The peak epoch of a book is the one that began at its last peak.
-// 3. A cell stores the epoch of its last change. Its peak_objects and peak_bytes are the values that it had in use at
-//    the last peak of its account, if its epoch is that peak's epoch or later. If it is earlier, the cell has not
+// 3. A counter stores the epoch of its last change. Its peak_objects and peak_bytes are the values that it had in use
+// at
+//    the last peak of its account, if its epoch is that peak's epoch or later. If it is earlier, the counter has not
 //    changed since the peak, so its present values are those of the peak. The same holds for pool_peak_objects and
-//    pool_peak_bytes and the last peak of its pool. Before the first change of a cell in an epoch, BringToEpoch saves
-//    these values.
-// 4. A snapshot shows the values at the instant at which it began its epoch. A cell with an earlier epoch has not
-//    changed since that instant, so the snapshot reads it as it is. If such a cell changes before the snapshot has read
-//    it, BringToEpoch first adds the old values to those of the snapshot. The snapshot then ignores the cell, because
-//    its epoch is no longer earlier.
+//    pool_peak_bytes and the last peak of its pool. Before the first change of a counter in an epoch, BringToEpoch
+//    saves these values.
+// 4. A snapshot shows the values at the instant at which it began its epoch. A counter with an earlier epoch has not
+//    changed since that instant, so the snapshot reads it as it is. If such a counter changes before the snapshot has
+//    read it, BringToEpoch first adds the old values to those of the snapshot. The snapshot then ignores the counter,
+//    because its epoch is no longer earlier.
 // 5. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
-// 6. Locks are taken in this order: reading_lock_, the settler's, all_lock_, shards by number. No lock is taken under
+// 6. Locks are taken in this order: reading_lock_, those of pending events, all_lock_, shards by number. No lock is
+// taken under
 //    Reading::lock or that of the EventLog. src/README.md has the order with the locks of the other tables.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
@@ -55,8 +57,8 @@
 #include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
+#include "src/core/generations.h"
 #include "src/core/ledger/event_log.h"
-#include "src/core/ledger/freed_ages.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/tables/live_table.h"
 #include "src/core/tables/reserved_array.h"
@@ -110,9 +112,22 @@ struct PoolTotals : PoolStats {
   int64_t peak_time = 0;     // of the peak of bytes_allocated; 0: the log was off
 };
 
+// Values of all accounts and pools at one instant, each indexed by its number.
+struct LedgerTotals {
+  int64_t num_live() const {
+    int64_t sum = 0;
+    for (const AccountTotals& account : accounts) sum += account.num_live;
+    return sum;
+  }
+
+  std::vector<AccountTotals> accounts = std::vector<AccountTotals>(kAccounts);
+  std::vector<PoolTotals> pools = std::vector<PoolTotals>(kMaxPools + 1);
+  std::vector<SiteTotals> sites;  // empty except in the result of Ledger::Snapshot
+};
+
 class Ledger {
   struct Book;
-  struct Cell;
+  struct Counter;
   struct Shard;
 
  public:
@@ -122,22 +137,25 @@ class Ledger {
   // The ledger's sites are those of `sites`, which must outlive the ledger. `flush_every`, 1 to 64: see live_records().
   // Throws std::bad_alloc. No event needs more memory.
   Ledger(const SiteTable& sites, int flush_every)
-      : sites_(sites), flush_every_(flush_every), cells_(size_t{kShards} * sites.capacity()), freed_ages_(sites) {}
+      : sites_(sites),
+        flush_every_(flush_every),
+        counters_(size_t{kShards} * sites.capacity()),
+        freed_ages_(sites.capacity()) {}
 
-  // What must be done before totals are read. Its functions are called by several threads at once.
-  class Settler {
+  // Events that must be entered before totals are read. Its functions are called by several threads at once.
+  class PendingEvents {
    public:
-    // Returns whether Settle must be called. Called with the locks of all shards.
-    virtual bool IsDue() const = 0;
-    // Enters events of the ledger. Called with the lock of no shard.
-    virtual void Settle() = 0;
+    // Returns whether there are any. Called with the locks of all shards.
+    virtual bool HasPending() const = 0;
+    // Called with the lock of no shard.
+    virtual void RecordPending() = 0;
 
    protected:
-    ~Settler() = default;
+    ~PendingEvents() = default;
   };
-  // All functions below that read totals, reset peaks or set the log's mode do so at an instant at which `settler` is
-  // not due. To be called before the first event. `settler` must exist until the last one.
-  void SetSettler(Settler* settler) { settler_ = settler; }
+  // All functions below that read totals, reset peaks or set the log's mode do so at an instant at which there are no
+  // pending events. To be called before the first event. `pending` must exist until the last one.
+  void SetPendingEvents(PendingEvents* pending) { pending_ = pending; }
 
   // One event. Holds the lock of the calling thread's shard, or of all shards, during its life. The thread must not
   // enter other events meanwhile.
@@ -167,48 +185,49 @@ class Ledger {
 
     bool holds_all() const { return scope_ == Scope::kAllShards; }
 
-    // The cell that an event of a site changes.
-    using CellRef = Cell*;
-    // Returns the cell of `site`, for an event that adds `bytes` bytes to the site's book; 0 if it adds none. Returns
-    // null if that needs the locks of all shards, and they are not held.
-    CellRef Prepare(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      Cell* const cell = own_.cells + site;
-      if (__builtin_expect(static_cast<int64_t>(cell->epoch != own_.epoch), 0) != 0) ledger_.BringToEpoch(own_, site);
-      const bool is_common = cell->books.is_segment == 0 && bytes <= own_.books[cell->books.book()].headroom;
-      return is_common || holds_all() ? cell : nullptr;
+    // The counter that an event of a site changes.
+    using CounterRef = Counter*;
+    // Returns the counter of `site`, for an event that adds `bytes` bytes to the site's book; 0 if it adds none.
+    // Returns null if that needs the locks of all shards, and they are not held.
+    CounterRef Prepare(SiteId site, int64_t bytes) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      Counter* const counter = own_.counters + site;
+      if (__builtin_expect(static_cast<int64_t>(counter->epoch != own_.epoch), 0) != 0)
+        ledger_.BringToEpoch(own_, site);
+      const bool is_common = counter->books.is_segment == 0 && bytes <= own_.books[counter->books.book()].headroom;
+      return is_common || holds_all() ? counter : nullptr;
     }
 
-    // Enters the allocation of an object of `bytes` bytes. `cell`: from Prepare(site, bytes).
-    void Alloc(CellRef cell, uint64_t id, SiteId site, int64_t bytes) {
+    // Enters the allocation of an object of `bytes` bytes. `counter`: from Prepare(site, bytes).
+    void Alloc(CounterRef counter, uint64_t id, SiteId site, int64_t bytes) {
       const int64_t time = Log(RecordedKind::kAlloc, id, site, bytes);
-      ++cell->alloc_objects;
-      cell->AddAllocBytes(bytes);
-      ++cell->inuse_objects;
-      cell->inuse_bytes += bytes;
-      Book& book = own_.books[cell->books.book()];
+      ++counter->alloc_objects;
+      counter->AddAllocBytes(bytes);
+      ++counter->inuse_objects;
+      counter->inuse_bytes += bytes;
+      Book& book = own_.books[counter->books.book()];
       ++book.num_allocs;
       if (bytes > book.largest_alloc) book.largest_alloc = bytes;
-      AddToBook(cell->books, bytes, 1, id, time);
+      AddToBook(counter->books, bytes, 1, id, time);
       Count(1, id);
     }
-    // Enters the free of a record, after it left the live table, and counts its age. `cell`: from
+    // Enters the free of a record, after it left the live table, and counts its age. `counter`: from
     // Prepare(record.site, 0).
-    void Free(CellRef cell, uint64_t id, const LiveRecord& record) {
+    void Free(CounterRef counter, uint64_t id, const LiveRecord& record) {
       if (record.birth != PresentGeneration()) ledger_.CountAge(record);
       Log(RecordedKind::kFree, id, record.site, record.bytes);
-      --cell->inuse_objects;
-      cell->inuse_bytes -= record.bytes;
-      ++own_.books[cell->books.book()].num_frees;
-      ledger_.EndPeakRecord(cell->books, id);
-      AddToBook(cell->books, -record.bytes, -1, id, 0);
+      --counter->inuse_objects;
+      counter->inuse_bytes -= record.bytes;
+      ++own_.books[counter->books.book()].num_frees;
+      ledger_.EndPeakRecord(counter->books, id);
+      AddToBook(counter->books, -record.bytes, -1, id, 0);
       Count(-1, id);
     }
-    // Moves a live object from its site to the site `to` of the same book. `cell` and `cell_to`: from Prepare of both
-    // sites. Afterwards its allocation counts at `to` and no longer at its old site.
-    void Move(CellRef cell, CellRef cell_to, uint64_t id, const LiveRecord& record, SiteId to);
-    // Gives a live object another size. `cell`: from Prepare(record.site, the bytes that are added). An increase adds
-    // to the bytes ever allocated.
-    void Resize(CellRef cell, uint64_t id, const LiveRecord& record, int64_t bytes);
+    // Moves a live object from its site to the site `to` of the same book. `counter` and `counter_to`: from Prepare of
+    // both sites. Afterwards its allocation counts at `to` and no longer at its old site.
+    void Move(CounterRef counter, CounterRef counter_to, uint64_t id, const LiveRecord& record, SiteId to);
+    // Gives a live object another size. `counter`: from Prepare(record.site, the bytes that are added). An increase
+    // adds to the bytes ever allocated.
+    void Resize(CounterRef counter, uint64_t id, const LiveRecord& record, int64_t bytes);
 
     // The totals of a pool. REQUIRES: holds_all().
     PoolTotals TotalsOf(PoolNumber pool) const { return ledger_.SumOfPool(pool); }
@@ -238,7 +257,9 @@ class Ledger {
     Shard& own_;
   };
 
-  const FreedAges& freed_ages() const { return freed_ages_; }
+  // Returns how many freed buffers of a site had an age of each octave (core/generations.h), without zeros at the end.
+  // `freed`: the number of the site's freed buffers; the sum of the result is at most that. Takes no lock.
+  std::vector<int64_t> FreedByOctave(SiteId site, int64_t freed) const;
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after at most that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
@@ -249,19 +270,16 @@ class Ledger {
   bool HasSegments(PoolNumber pool) const { return pools_[pool].segments.load(std::memory_order_relaxed) != 0; }
   // Returns the bytes of the pool's segments. Another thread may change that at any time.
   int64_t ReservedBytes(PoolNumber pool) const { return pools_[pool].bytes.load(std::memory_order_relaxed); }
-  // Sets the totals of all accounts and pools at one instant, each indexed by its number. Takes the locks of all
-  // shards.
-  void AllTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
+  // Takes the locks of all shards.
+  LedgerTotals Totals() const;
 
-  // Sets the totals of all accounts, pools and sites that exist at one instant, each indexed by its number. Snapshots
-  // run one at a time; another one waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread),
-  // writes a kMark event.
+  // Returns the totals, also those of all sites that exist at their instant. Snapshots run one at a time; another one
+  // waits. If the event log is on and the thread has a mark (EventLog::MarkOfThread), writes a kMark event.
   //
   // For a recording, `instant` is not null: instead of the kMark event, sets `*instant` to the time of the instant. If
   // `mode` is not null, the log has this mode from the instant on: its events are those after the instant. Before a log
   // is switched on, the caller allocates its buffers. When it is switched off, its events are in the full buffers.
-  void Snapshot(std::vector<SiteTotals>* sites, std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools,
-                int64_t* instant = nullptr, const EventLog::Mode* mode = nullptr) const;
+  LedgerTotals Snapshot(int64_t* instant = nullptr, const EventLog::Mode* mode = nullptr) const;
 
   // The event log. Its modes change only in Snapshot and SetLogMode.
   EventLog& log() { return log_; }
@@ -280,7 +298,7 @@ class Ledger {
  private:
   // A shard's part of the values of a site. The numbers of objects are modulo 2^32. Values of one shard may be
   // negative: a buffer may be freed through another shard than the one through which it was allocated.
-  struct Cell {
+  struct Counter {
     // The bytes ever allocated stay at the largest number.
     void AddAllocBytes(int64_t bytes) {
       int64_t sum;
@@ -299,7 +317,7 @@ class Ledger {
     SiteBooks books;  // of the site; set while `epoch` is not 0
     uint64_t epoch;   // of the last change; 0: none yet
   };
-  static_assert(sizeof(Cell) == 64, "one cache line");
+  static_assert(sizeof(Counter) == 64, "one cache line");
   // One shard's part of a book. Sums over the shards are not negative, but values of one shard may be. Only headroom is
   // at least 0.
   struct Book {
@@ -315,15 +333,15 @@ class Ledger {
     int64_t num_frees;
     int64_t largest_alloc;
   };
-  // The data of a book that all shards share. It changes only while all shards are locked, so a thread may read it
-  // under the lock of any shard.
-  struct Common {
-    int64_t peak = 0;  // bytes
-    uint64_t peak_epoch = 1;
-    int64_t peak_time = 0;  // of the last peak; 0: the log was off
+  // The last peak of a book. It changes only while all shards are locked, so a thread may read it under the lock of any
+  // shard.
+  struct Peak {
+    int64_t bytes = 0;
+    uint64_t epoch = 1;
+    int64_t time = 0;  // 0: the log was off
     // Of the live record whose allocation made the peak and that has not changed since; 0: none. It may be set to 0
     // under the lock of any shard.
-    std::atomic<uint64_t> peak_id{0};
+    std::atomic<uint64_t> id{0};
   };
   // What a pool has reserved. Changes only while all shards are locked.
   struct Reserved {
@@ -332,13 +350,13 @@ class Ledger {
     int64_t nested = 0;  // PoolTotals::bytes_nested
     std::atomic<int64_t> segments{0};
   };
-  // The state of a snapshot while it reads the cells.
+  // The state of a snapshot while it reads the counters.
   struct Reading {
     explicit Reading(std::vector<SiteTotals>& sites) : sites(sites) {}
-    // Adds the cell's values at that instant, if the cell has not changed since. `books`: of its site.
-    void Add(const Cell& cell, SiteId site, SiteBooks books) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
+    // Adds the counter's values at that instant, if the counter has not changed since. `books`: of its site.
+    void Add(const Counter& counter, SiteId site, SiteBooks books) ABSL_EXCLUSIVE_LOCKS_REQUIRED(lock);
 
-    uint64_t epoch = 0;  // cells with an earlier epoch have not changed since the instant
+    uint64_t epoch = 0;  // counters with an earlier epoch have not changed since the instant
     uint64_t peak_epochs[kBooks];
     SiteId count = 0;  // of the sites at that instant
     SpinLock lock;
@@ -346,13 +364,13 @@ class Ledger {
   };
   struct alignas(128) Shard {
     SpinLock lock;
-    Cell* cells;          // by site
+    Counter* counters;    // by site
     int32_t events_left;  // before the event that calls Flush at its end
     int32_t new_records;  // since the last Flush, less those that have ended: what the next one adds to live_records_
     uint64_t epoch;
     RecordedEvent* next_event;  // the space for the next event in the event log; null: the log is off
-    // The snapshot that is reading this shard's cells; null if there is none. It has not yet read the cells of the
-    // sites from `unread` on.
+    // The snapshot that is reading this shard's counters; null if there is none. It has not yet read the counters of
+    // the sites from `unread` on.
     Reading* reading;
     SiteId unread;
     Book books[kBooks];
@@ -360,7 +378,8 @@ class Ledger {
     int64_t events_of_flush;  // the number of events between the last Flush and the next
     int64_t last_look;        // at the clock: the time of the last Flush
   };
-  static_assert(kShards * sizeof(Cell) + sizeof(FreedAges::Counters) == SiteTable::kLedgerBytes);
+  using FreedAges = std::atomic<uint32_t>[kAgeOctaves];  // of one site, by octave
+  static_assert(kShards * sizeof(Counter) + sizeof(FreedAges) == SiteTable::kLedgerBytes);
 
   Shard& ShardOfThisThread() {
     Shard* const shard = shard_of_[thread_state.number].load(std::memory_order_acquire);
@@ -386,33 +405,33 @@ class Ledger {
   void AddReserved(SiteBooks books, int64_t bytes, int64_t segments);
   // Returns whether the allocation of `id` has made the present peak of its account. If so, forgets that.
   bool EndPeakRecord(SiteBooks books, uint64_t id) {
-    std::atomic<uint64_t>& peak_id = common_[books.account].peak_id;
+    std::atomic<uint64_t>& peak_id = peaks_[books.account].id;
     if (__builtin_expect(static_cast<int64_t>(peak_id.load(std::memory_order_relaxed) != id), 1) != 0) return false;
     peak_id.store(0, std::memory_order_relaxed);
     return true;
   }
-  // Must be called before the first change of a site's cell in an epoch.
+  // Must be called before the first change of a site's counter in an epoch.
   [[gnu::noinline]] void BringToEpoch(Shard& shard, SiteId site) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
   [[gnu::noinline]] void CountAge(const LiveRecord& record);
   // Adds what the shard has not added to live_records_ yet, and looks at the clock.
   [[gnu::noinline]] void Flush(Shard& shard) ABSL_EXCLUSIVE_LOCKS_REQUIRED(shard.lock);
-  // The functions from here to SumOf, except LockAll and LockAllSettled, need all locks.
+  // The functions from here to SumOfBook, except those that lock, need all locks.
 
   // Distributes the headroom so that `own` can take `bytes` from it, which is above 0. Sets `*sum` to the book's sum
   // including `bytes`. Returns true if that is a new peak: then the caller must call BeginPeak.
   bool MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum);
   // Makes the present state the book's peak, which has `bytes` bytes. `time` and `id`: of the event, which must have
-  // changed its cells before: so their epochs are earlier, and their present values are those of the peak.
+  // changed its counters before: so their epochs are earlier, and their present values are those of the peak.
   void BeginPeak(BookId book, int64_t bytes, int64_t time, uint64_t id);
   void BeginEpoch() const;
   void LockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // LockAll at an instant at which the settler is not due.
-  void LockAllSettled() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // LockAll at an instant at which there are no pending events.
+  void LockAllForTotals() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   void UnlockAll() const ABSL_NO_THREAD_SAFETY_ANALYSIS;
   AccountTotals SumOf(AccountId account) const;
   PoolTotals SumOfPool(PoolNumber pool) const;
-  // The body of AllTotals. The vectors have space for the totals.
-  void ReadTotals(std::vector<AccountTotals>* accounts, std::vector<PoolTotals>* pools) const;
+  // Sets the totals of accounts and pools. Allocates no memory.
+  void ReadTotals(LedgerTotals* totals) const;
   int64_t SumOfBook(BookId book) const;
   // Calls `visit(number)` for the pools of the account's device, if it is of MemorySpace::kDevice.
   template <typename Visit>
@@ -424,24 +443,24 @@ class Ledger {
       visit(shards_[__builtin_ctz(used)]);
     }
   }
-  // Reads the cells of all shards for a snapshot.
-  void ReadCells(Reading* reading) const;
+  // Reads the counters of all shards for a snapshot.
+  void ReadCounters(Reading* reading) const;
 
   // Indexed by a thread's number: the thread's shard; null until the thread has used it.
   std::atomic<Shard*> shard_of_[kThreadNumbers + 1] = {};
   const SiteTable& sites_;
   const int flush_every_;
-  Settler* settler_ = nullptr;
-  const ReservedArray<Cell> cells_;  // by shard and site
+  PendingEvents* pending_ = nullptr;
+  const ReservedArray<Counter> counters_;  // by shard and site
   mutable SpinLock all_lock_;
   std::atomic<uint32_t> used_{0};  // bit s: shard s is in use; changes under all_lock_
-  Common common_[kBooks];
+  Peak peaks_[kBooks];
   Reserved pools_[kMaxPools + 1];  // by PoolNumber
   mutable uint64_t epoch_ = 1;     // changes while all shards are locked
   // Ledger::Snapshot holds it from beginning to end, at most a few hundred milliseconds. No event waits for it.
   mutable SpinLock reading_lock_;
   std::atomic<int64_t> live_records_{0};
-  FreedAges freed_ages_;
+  const ReservedArray<FreedAges> freed_ages_;  // by site
   mutable EventLog log_;
   mutable int64_t last_instant_ ABSL_GUARDED_BY(all_lock_) = 0;  // the last result of TimeOfInstant
   mutable Shard shards_[kShards] = {};

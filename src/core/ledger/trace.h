@@ -4,8 +4,6 @@
 
 #include <cstdint>
 
-#include "src/base/thread_state.h"
-
 namespace hbmprof::internal {
 
 // Points between the steps of an event. At these points a test can make another thread act.
@@ -22,26 +20,6 @@ void TraceStep(EventStep step);
 #else
 inline void TraceLedger(uint64_t) {}
 inline void TraceStep(EventStep) {}
-#endif
-
-// Each function of Profiler that enters the tracker has one of these. In a build with the hooks or with a sanitizer,
-// its destructor ends the process if the function has entered the tracker and not left it: the thread would record
-// nothing from then on.
-#if defined(HBMPROF_TRACE_LEDGER) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-class GuardCheck {
- public:
-  GuardCheck() : was_inside_(thread_state.inside) {}
-  ~GuardCheck() {
-    if (thread_state.inside && !was_inside_) __builtin_trap();
-  }
-
- private:
-  const bool was_inside_;
-};
-#else
-struct GuardCheck {
-  GuardCheck() {}
-};
 #endif
 
 }  // namespace hbmprof::internal

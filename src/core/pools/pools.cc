@@ -4,25 +4,24 @@ namespace hbmprof::internal {
 
 // --- Records ---
 
-Pools::Added Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
-  bool has_replaced = false;
+bool Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
   for (;;) {
-    Settle();
+    RecordPending();
     {
       Event event(ledger_, Scope::kAllShards);
       if (HasEnded()) continue;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
-      if (inserted == LiveTable::Inserted::kNoMemory) return Added::kNoMemory;
+      if (inserted == LiveTable::Inserted::kNoMemory) return false;
       if (inserted == LiveTable::Inserted::kNew) {
         event.Alloc(event.Prepare(record.site, record.bytes), id, record.site, record.bytes);
-        return has_replaced ? Added::kReplaced : Added::kAdded;
+        return true;
       }
     }
-    has_replaced = Remove(id).has_value() || has_replaced;
+    RemoveReplaced(id);
   }
 }
 
-std::optional<LiveRecord> Pools::RemoveUncommon(uint64_t id) {
+std::optional<LiveRecord> Pools::RemoveSlow(uint64_t id) {
   const std::optional<LiveRecord> removed = EraseIf(id, [](const LiveRecord&) { return true; });
   CheckEndedIfDue();
   return removed;
@@ -32,61 +31,64 @@ template <typename Agrees>
 std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
   for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
     Event event(ledger_, scope);
-    LiveRecord record;
-    Event::CellRef cell = nullptr;
+    std::optional<LiveRecord> erased;
     bool has_agreed = false;
-    const LiveTable::Erased erased = live_.Erase(id, &record, [&] {
-      has_agreed = agrees(record);
-      if (has_agreed) cell = event.Prepare(record.site, 0);
-      return cell != nullptr;
+    live_.Change(id, [&](LiveRecord* record) {
+      has_agreed = agrees(*record);
+      const Event::CounterRef counter = has_agreed ? event.Prepare(record->site, 0) : nullptr;
+      if (counter == nullptr) return LiveTable::Then::kKeep;
+      event.Free(counter, id, *record);
+      KeepEnded(event, id, *record, 0);
+      erased = *record;
+      return LiveTable::Then::kErase;
     });
-    if (erased == LiveTable::Erased::kErased) {
-      event.Free(cell, id, record);
-      KeepEnded(event, id, record, 0);
-      return record;
-    }
-    if (!has_agreed) return std::nullopt;
+    if (erased.has_value() || !has_agreed) return erased;
   }
   return std::nullopt;
 }
 
 bool Pools::Move(uint64_t id, const LiveRecord& record, const Attributes& attributes) {
-  SiteKey key = sites_.Key(record.site);
-  key.attributes = attributes;
-  const SiteId to = sites_.InternSite(key);
+  const Site& site = sites_.At(record.site);
+  const SiteId to = sites_.InternSite(site.stack, site.labels.With(attributes));
   return to != kNoSite && ChangeSite(id, record, to, Scope::kAllShards);
 }
 
 bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope) {
   Event event(ledger_, scope);
-  LiveRecord record;
-  if (!live_.Find(id, &record) || record.site != expected.site) return false;
-  const Event::CellRef cell = event.Prepare(record.site, 0);
-  const Event::CellRef cell_to = event.Prepare(to, 0);
-  if (!live_.Update(id, record, to, record.bytes)) return false;
-  event.Move(cell, cell_to, id, record, to);
-  KeepEnded(event, id, record, 0);
-  return true;
+  bool is_changed = false;
+  live_.Change(id, [&](LiveRecord* record) {
+    is_changed = record->site == expected.site;
+    if (!is_changed) return LiveTable::Then::kKeep;
+    event.Move(event.Prepare(record->site, 0), event.Prepare(to, 0), id, *record, to);
+    KeepEnded(event, id, *record, 0);
+    record->site = to;
+    return LiveTable::Then::kKeep;
+  });
+  return is_changed;
 }
 
 bool Pools::Resize(uint64_t id, int64_t bytes) {
-  for (Scope scope = Scope::kOwnShard;; scope = Scope::kAllShards) {
-    if (scope == Scope::kAllShards) Settle();
-    {
-      Event event(ledger_, scope);
-      LiveRecord record;
-      if (!live_.Find(id, &record)) return false;
-      if (sites_.Key(record.site).attributes.kind == MemoryKind::kAlias || bytes == record.bytes) return true;
-      const Event::CellRef cell = event.Prepare(record.site, std::max<int64_t>(bytes - record.bytes, 0));
-      if (cell == nullptr || (event.holds_all() && HasEnded())) continue;
-      // Another thread may have changed or ended the record meanwhile.
-      if (!live_.Update(id, record, record.site, bytes)) continue;
-      event.Resize(cell, id, record, bytes);
-      KeepEnded(event, id, record, bytes);
-    }
-    CheckEndedIfDue();
-    return true;
+  bool exists = false;
+  bool is_done = false;
+  for (Scope scope = Scope::kOwnShard; !is_done; scope = Scope::kAllShards) {
+    if (scope == Scope::kAllShards) RecordPending();
+    Event event(ledger_, scope);
+    if (event.holds_all() && HasEnded()) continue;
+    exists = live_.Change(id, [&](LiveRecord* record) {
+      is_done = sites_.At(record->site).labels.attributes().kind == MemoryKind::kAlias || bytes == record->bytes;
+      if (is_done) return LiveTable::Then::kKeep;
+      const Event::CounterRef counter = event.Prepare(record->site, std::max<int64_t>(bytes - record->bytes, 0));
+      if (counter == nullptr) return LiveTable::Then::kKeep;
+      event.Resize(counter, id, *record, bytes);
+      KeepEnded(event, id, *record, bytes);
+      record->bytes = bytes;
+      is_done = true;
+      return LiveTable::Then::kKeep;
+    });
+    if (!exists) return false;
   }
+  CheckEndedIfDue();
+  return true;
 }
 
 // --- Segments ---
@@ -95,16 +97,17 @@ std::optional<bool> Pools::MakeSegment(uint64_t id, const Pool& pool, int64_t by
   for (;;) {
     LiveRecord record;
     if (!live_.Find(id, &record)) return std::nullopt;
-    const SiteKey key = sites_.Key(record.site);
-    if (key.attributes.device != pool.device || SpaceOf(key.attributes.kind) != MemorySpace::kDevice) return false;
-    if (key.attributes.kind == MemoryKind::kPool) {
-      if (key.attributes.allocator != pool.allocator) return false;
+    const SiteLabels labels = sites_.At(record.site).labels;
+    const Attributes attributes = labels.attributes();
+    if (attributes.device != pool.device || SpaceOf(attributes.kind) != MemorySpace::kDevice) return false;
+    if (attributes.kind == MemoryKind::kPool) {
+      if (attributes.allocator != pool.allocator) return false;
       if (bytes != -1 && bytes != record.bytes) return std::nullopt;
       return true;
     }
     const PoolNumber number = sites_.pools().FindOrMake(pool);
-    if (number == 0 || number == key.from) return false;
-    Settle();
+    if (number == 0 || number == labels.from()) return false;
+    RecordPending();
     if (Move(id, record, {pool.device, MemoryKind::kPool, pool.allocator})) return true;
     // Another thread has changed or ended the record meanwhile, or there is no place for the site.
     LiveRecord now;
@@ -234,11 +237,13 @@ void Pools::EndBlocks(PoolNumber pool, uint64_t start, uint64_t end) {
 
 void Pools::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept) {
   RemoveWhere([&](uint64_t id, const LiveRecord& record) {
-    const SiteKey key = sites_.Key(record.site);
-    if (key.attributes.device != device) return false;
-    return key.from != 0 || (key.attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
+    const SiteLabels labels = sites_.At(record.site).labels;
+    const Attributes attributes = labels.attributes();
+    if (attributes.device != device) return false;
+    return labels.from() != 0 ||
+           (attributes.allocator != survivor && !std::binary_search(kept.begin(), kept.end(), id));
   });
-  Settle();
+  RecordPending();
 }
 
 }  // namespace hbmprof::internal

@@ -1,8 +1,8 @@
 // Pools: enters the events of all records (of buffers, segments and blocks) into the live table and into the ledger.
 //
-// A record says who has handed its memory out (SiteKey::from): the device or a pool. A segment also says for which pool
-// it is reserved (its allocator). That is all: no address is compared with the range of another record, except when a
-// segment ends. So three sums describe a pool, each changed by one addition per event:
+// A record says who has handed its memory out (SiteLabels::from): the device or a pool. A segment also says for which
+// pool it is reserved (its allocator). That is all: no address is compared with the range of another record, except
+// when a segment ends. So three sums describe a pool, each changed by one addition per event:
 //   reserved   the bytes of its segments
 //   allocated  the bytes of the records that it has handed out: blocks, and segments of pools inside it
 //   idle       reserved - allocated
@@ -19,7 +19,7 @@
 // 1. if the pool has more allocated than reserved after the end, or if there are too many ended ranges
 // 2. before a segment begins to exist
 // 3. before an event that may raise a peak
-// 4. before totals are read or peaks are reset (Ledger::Settler)
+// 4. before totals are read or peaks are reset (Ledger::PendingEvents)
 //
 // Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the
 // lock of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
@@ -44,13 +44,13 @@
 
 namespace hbmprof::internal {
 
-class Pools final : private Ledger::Settler {
+class Pools final : private Ledger::PendingEvents {
   using Scope = Ledger::Scope;
   using Event = Ledger::Event;
 
  public:
   Pools(SiteTable& sites, LiveTable& live, Ledger& ledger) : sites_(sites), live_(live), ledger_(ledger) {
-    ledger.SetSettler(this);
+    ledger.SetPendingEvents(this);
   }
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
@@ -65,21 +65,17 @@ class Pools final : private Ledger::Settler {
     return address | kBlockBit | uint64_t{pool} << kPoolShift;
   }
 
-  enum class Added : uint8_t {
-    kAdded,
-    kReplaced,  // added; a record of that id, whose free was not recorded, has ended before
-    kNoMemory,  // not added: the host has no memory
-  };
-  // Adds a record. `position`: of the id, from LiveTable::Prefetch.
-  Added Add(const LiveTable::Position& position, uint64_t id, SiteId site, int64_t bytes) {
+  // Adds a record. If there is one of that id, whose free was not recorded, it ends before. Returns false if the host
+  // has no memory.
+  bool Add(uint64_t id, SiteId site, int64_t bytes) {
     const LiveRecord record = {site, PresentGeneration(), bytes};
     {
       Event event(ledger_, Scope::kOwnShard);
-      const Event::CellRef cell = event.Prepare(site, bytes);
-      if (cell != nullptr &&
-          (live_.TryInsert(position, id, record) || live_.Insert(id, record) == LiveTable::Inserted::kNew)) {
-        event.Alloc(cell, id, site, bytes);
-        return Added::kAdded;
+      const Event::CounterRef counter = event.Prepare(site, bytes);
+      if (counter != nullptr &&
+          (live_.TryInsert(id, record) || live_.Insert(id, record) == LiveTable::Inserted::kNew)) {
+        event.Alloc(counter, id, site, bytes);
+        return true;
       }
     }
     return AddWithAllLocks(id, record);
@@ -89,18 +85,26 @@ class Pools final : private Ledger::Settler {
     LiveRecord record;
     {
       Event event(ledger_, Scope::kOwnShard);
-      Event::CellRef cell = nullptr;
-      const LiveTable::Erased erased = live_.TryErase(id, &record, [&] {
-        cell = event.Prepare(record.site, 0);
-        return cell != nullptr;
+      Event::CounterRef counter = nullptr;
+      const bool is_erased = live_.TryErase(id, &record, [&] {
+        counter = event.Prepare(record.site, 0);
+        return counter != nullptr;
       });
-      if (erased == LiveTable::Erased::kErased) {
-        event.Free(cell, id, record);
+      if (is_erased) {
+        event.Free(counter, id, record);
         return record;
       }
     }
-    return RemoveUncommon(id);
+    return RemoveSlow(id);
   }
+
+  // The same for a record whose free was not recorded. Returns whether there was one.
+  bool RemoveReplaced(uint64_t id) {
+    const bool is_removed = Remove(id).has_value();
+    if (is_removed) replaced_.fetch_add(1, std::memory_order_relaxed);
+    return is_removed;
+  }
+  int64_t replaced() const { return replaced_.load(std::memory_order_relaxed); }
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a
   // segment of this pool now. Returns false, and changes nothing, if it is a segment of another pool or a block of
@@ -144,9 +148,9 @@ class Pools final : private Ledger::Settler {
   static constexpr size_t kMostEnded = 1024;  // more are checked at once
 
   // Add for a record that needs the locks of all shards.
-  [[gnu::noinline]] Added AddWithAllLocks(uint64_t id, LiveRecord record);
+  [[gnu::noinline]] bool AddWithAllLocks(uint64_t id, LiveRecord record);
   // Remove for any record.
-  [[gnu::noinline]] std::optional<LiveRecord> RemoveUncommon(uint64_t id);
+  [[gnu::noinline]] std::optional<LiveRecord> RemoveSlow(uint64_t id);
   // Removes the record of `id` if `agrees(record)`. Makes no check of ended ranges.
   template <typename Agrees>
   std::optional<LiveRecord> EraseIf(uint64_t id, const Agrees& agrees);
@@ -157,9 +161,9 @@ class Pools final : private Ledger::Settler {
   // If `record` was a segment, of which `kept_bytes` bytes are left, keeps the rest of its addresses as an ended range.
   // `event` holds all locks.
   void KeepEnded(const Event& event, uint64_t id, const LiveRecord& record, int64_t kept_bytes);
-  bool IsDue() const override { return HasEnded(); }
+  bool HasPending() const override { return HasEnded(); }
   // Ends the records in ended ranges.
-  void Settle() override {
+  void RecordPending() override {
     if (HasEnded()) CheckEnded();
   }
   bool HasEnded() const { return ended_count_.load(std::memory_order_acquire) != 0; }
@@ -186,6 +190,7 @@ class Pools final : private Ledger::Settler {
   Arena ended_arena_ ABSL_GUARDED_BY(ended_lock_);
   std::atomic<size_t> ended_count_{0};  // includes the ranges of a check in progress
   std::atomic<bool> is_check_due_{false};
+  std::atomic<int64_t> replaced_{0};
 };
 
 }  // namespace hbmprof::internal

@@ -1,6 +1,7 @@
 #include "src/core/tables/live_table.h"
 
 #include <algorithm>
+#include <new>
 
 namespace hbmprof::internal {
 namespace {
@@ -15,13 +16,12 @@ constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
 }  // namespace
 
 LiveTable::LiveTable() {
-  origins_[kFirstArray].store(reinterpret_cast<uintptr_t>(first_array_) - sizeof(first_array_),
-                              std::memory_order_relaxed);
+  if (!MapArray(kFirstArray)) throw std::bad_alloc();
   SetBuckets(kMinBuckets);
 }
 
 LiveTable::~LiveTable() {
-  for (size_t i = kFirstArray + 1; i < kArrays; ++i) {
+  for (size_t i = kFirstArray; i < kArrays; ++i) {
     const size_t bytes = BucketsOfArray(i) * sizeof(Bucket);
     if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(BucketsOfArray(i)), bytes);
   }
@@ -30,11 +30,11 @@ LiveTable::~LiveTable() {
 
 LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table_(table) {
   for (;;) {
-    const Position position = table.PositionOf(id);
-    first_ = position.bucket;
+    const uint64_t state = table.state_.load(std::memory_order_acquire);
+    first_ = table.BucketOf(id, state);
     fill_ = first_->Lock();
     // A split may have moved the id to another bucket while this thread waited.
-    if (table.state_.load(std::memory_order_acquire) == position.state) return;
+    if (table.state_.load(std::memory_order_acquire) == state) return;
     first_->Unlock(fill_);
   }
 }
@@ -104,14 +104,6 @@ bool LiveTable::Find(uint64_t id, LiveRecord* record) const {
   return place.bucket != nullptr;
 }
 
-bool LiveTable::Update(uint64_t id, const LiveRecord& expected, SiteId site, int64_t bytes) {
-  const LockedChain chain(*this, id);
-  const Place place = chain.Find(id);
-  if (place.bucket == nullptr || place.entry().site_and_bytes != Pack(expected)) return false;
-  place.entry().site_and_bytes = Pack({site, 0, bytes});
-  return true;
-}
-
 bool LiveTable::MapArray(size_t array) {
   if (origins_[array].load(std::memory_order_relaxed) != 0) return true;
   const size_t bytes = BucketsOfArray(array) * sizeof(Bucket);
@@ -148,7 +140,6 @@ bool LiveTable::Split() {
 }
 
 void LiveTable::Discard(size_t first, size_t count) {
-  if (ArrayOf(first) == kFirstArray) return;
   // A thread that read an older state_ may still lock one of these buckets, see that it is the wrong one, and unlock
   // it. If the lock were set to zero between these steps, a third thread could lock the bucket, and the first thread
   // would release the lock that the third thread holds. So all these locks are taken before the pages are discarded.

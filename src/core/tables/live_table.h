@@ -48,21 +48,9 @@ class LiveTable {
 
   enum class Inserted { kNew, kTaken, kNoMemory };
 
-  LiveTable();
+  LiveTable();  // throws std::bad_alloc
   ~LiveTable();
 
-  // The bucket of an id, found without a lock. If the split state has changed since, the id may be in another bucket.
-  class Position {
-    friend class LiveTable;
-    uint64_t state;
-    Bucket* bucket;
-  };
-  // Starts loading the bucket of `id`, for a following TryInsert. Returns its position.
-  Position Prefetch(uint64_t id) const {
-    const Position position = PositionOf(id);
-    __builtin_prefetch(position.bucket, 1);
-    return position;
-  }
   // Inserts `id`, which is not 0. If `id` is in the table, returns kTaken and changes nothing.
   Inserted Insert(uint64_t id, const LiveRecord& record);
   // A record without its birth as one word: 24 bits of site, 40 bits of bytes.
@@ -75,16 +63,17 @@ class LiveTable {
 
   // The common case of Insert: returns false, and changes nothing, if another thread has locked the bucket, if
   // the split state has changed, if `id` is in the table, or if the bucket is full. Calls no function.
-  bool TryInsert(const Position& position, uint64_t id, LiveRecord record) {
-    Bucket& bucket = *position.bucket;
+  bool TryInsert(uint64_t id, const LiveRecord& record) {
+    const uint64_t state = state_.load(std::memory_order_acquire);
+    Bucket& bucket = *BucketOf(id, state);
     const uint32_t fill = bucket.TryLock();
     if (__builtin_expect(fill > kFull - kOne, 0) != 0) {
       bucket.UndoTryLock(fill);
       return false;
     }
     // The third entry is free.
-    const bool inserts = state_.load(std::memory_order_acquire) == position.state && bucket.entries[0].id != id &&
-                         bucket.entries[1].id != id;
+    const bool inserts =
+        state_.load(std::memory_order_acquire) == state && bucket.entries[0].id != id && bucket.entries[1].id != id;
     if (inserts) {
       bucket.EntryAt(fill) = {id, Pack(record)};
       bucket.BirthAt(fill) = record.birth;
@@ -94,29 +83,35 @@ class LiveTable {
   }
   // Sets `*record` to the record of `id`. Returns false if it is not in the table.
   bool Find(uint64_t id, LiveRecord* record) const;
-  // Sets `*record` to the record of `id`, then calls `agrees()`, and removes `id` if that returns true. `agrees` runs
-  // under a bucket's lock and must not call the table.
-  enum class Erased : uint8_t { kErased, kRefused, kNone };  // kRefused: by `agrees`; kNone: there is no record
-  template <typename Agrees>
-  Erased Erase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+  // What happens with a record.
+  enum class Then : uint8_t { kKeep, kErase };
+  // Calls `change(record)` with the record of `id`, whose site and bytes it may set. Removes the record if that returns
+  // kErase. Returns false if there is no record. `change` runs under a bucket's lock and must not call the table.
+  template <typename Function>
+  bool Change(uint64_t id, const Function& change) {
     LockedChain chain(*this, id);
     const Place place = chain.Find(id);
-    if (place.bucket == nullptr) return Erased::kNone;
-    *record = place.record();
-    if (!agrees()) return Erased::kRefused;
-    chain.Remove(place);
-    return Erased::kErased;
+    if (place.bucket == nullptr) return false;
+    LiveRecord record = place.record();
+    if (change(&record) == Then::kErase) {
+      chain.Remove(place);
+    } else {
+      place.entry().site_and_bytes = Pack(record);
+    }
+    return true;
   }
-  // The common case of Erase: returns kRefused also, and changes nothing, if another thread has locked the bucket, if
-  // the bucket has an overflow bucket, or if the record is not in the bucket. Calls no function but `agrees`.
+  // The common case of a removal: sets `*record` to the record of `id`, then calls `agrees()`, and removes the record
+  // if that returns true. Returns whether it was removed. Returns false, and changes nothing, also if another thread
+  // has locked the bucket, if the bucket has an overflow bucket, or if the record is not in the bucket. Calls no
+  // function but `agrees`, which runs under the bucket's lock.
   template <typename Agrees>
-  Erased TryErase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
-    Bucket& bucket = *PositionOf(id).bucket;
+  bool TryErase(uint64_t id, LiveRecord* record, const Agrees& agrees) {
+    Bucket& bucket = *BucketOf(id, state_.load(std::memory_order_acquire));
     const uint32_t fill = bucket.TryLock();
     const uint32_t last = fill - kOne;
     if (__builtin_expect(last >= kFull, 0) != 0) {
       bucket.UndoTryLock(fill);
-      return Erased::kRefused;
+      return false;
     }
     const uint64_t at = bucket.PlaceOf(id);
     Entry& entry = bucket.EntryAt(at);
@@ -136,12 +131,8 @@ class LiveTable {
       moved.id = 0;
     }
     bucket.Unlock(erases ? last : fill);
-    return erases ? Erased::kErased : Erased::kRefused;
+    return erases;
   }
-
-  // Gives the record of `id` another site and another number of bytes. It keeps its birth. Returns false, and changes
-  // nothing, if there is no record or if its site or its bytes are not those of `expected`.
-  bool Update(uint64_t id, const LiveRecord& expected, SiteId site, int64_t bytes);
 
   // Calls VisitSome until all records are visited.
   template <typename Visit>
@@ -285,12 +276,8 @@ class LiveTable {
     return reinterpret_cast<Bucket*>(origins_[ArrayOf(index)].load(std::memory_order_acquire) + index * sizeof(Bucket));
   }
 
-  Position PositionOf(uint64_t id) const {
-    Position position;
-    position.state = state_.load(std::memory_order_acquire);
-    position.bucket = BucketAt(IndexOf(HashOf(id), position.state));
-    return position;
-  }
+  // If the split state is not `state` any more, the id may be in another bucket.
+  Bucket* BucketOf(uint64_t id, uint64_t state) const { return BucketAt(IndexOf(HashOf(id), state)); }
   [[gnu::cold]] bool GrowSlow(int64_t records);
   // Sets the number of buckets and what depends on it.
   void SetBuckets(size_t buckets) ABSL_EXCLUSIVE_LOCKS_REQUIRED(resize_lock_);
@@ -313,7 +300,6 @@ class LiveTable {
   mutable SpinLock overflow_lock_;
   mutable Bucket* free_overflow_ ABSL_GUARDED_BY(overflow_lock_) = nullptr;
   mutable Arena overflow_arena_ ABSL_GUARDED_BY(overflow_lock_);
-  Bucket first_array_[kMinBuckets] = {};
 };
 
 template <typename Visit>

@@ -23,7 +23,6 @@ class ReservedArray {
   ReservedArray(const ReservedArray&) = delete;
   ReservedArray& operator=(const ReservedArray&) = delete;
 
-  T* data() const { return elements_; }
   T& operator[](size_t i) const { return elements_[i]; }
 
  private:

@@ -28,14 +28,14 @@ class SiteCache {
   SiteCache(const SiteCache&) = delete;
   SiteCache& operator=(const SiteCache&) = delete;
 
-  // The hash of a stack and of `word`, the rest of the site's key.
+  // The hash of what identifies a site.
   class Key {
    public:
     // `hash`: of the stack.
-    Key(const Hash128& hash, const SiteWord& word) {
-      // For one stack, different words have different keys, because the factor is odd. The word is part of both, so
+    Key(const Hash128& hash, SiteLabels labels) {
+      // For one stack, different labels have different keys, because the factor is odd. They are a part of both, so
       // that an entry that is read while it is replaced does not match.
-      low_ = hash.low ^ word.value * kHashSeed0;
+      low_ = hash.low ^ labels.value * kHashSeed0;
       high_ = hash.high ^ low_ * kHashSeed0;
     }
 

@@ -8,8 +8,8 @@
 namespace hbmprof::internal {
 namespace {
 
-uint64_t HashSite(const StackRecord& stack, const SiteWord& word) {
-  return MultiplyFold(MultiplyFold(stack.hash, kHashSeed1 ^ word.value), kHashSeed0);
+uint64_t HashSite(const StackRecord& stack, SiteLabels labels) {
+  return MultiplyFold(MultiplyFold(stack.hash, kHashSeed1 ^ labels.value), kHashSeed0);
 }
 
 StackRecord* StackOf(uint64_t payload) { return reinterpret_cast<StackRecord*>(payload); }
@@ -55,41 +55,38 @@ std::vector<uint64_t> SiteTable::PcsOf(const StackRecord& stack) {
   return word != 0 ? std::vector<uint64_t>{word} : std::vector<uint64_t>{};
 }
 
-SiteId SiteTable::InternSite(const SiteKey& key) {
-  const SiteId site = key.stack->is_other ? kNoSite : FindOrMake(key);
-  return site != kNoSite ? site : OtherSite(SiteWord(key));
+SiteId SiteTable::InternSite(const StackRecord* stack, SiteLabels labels) {
+  const SiteId site = stack->is_other ? kNoSite : FindOrMake(stack, labels);
+  return site != kNoSite ? site : OtherSite(labels);
 }
 
-SiteId SiteTable::OtherSite(const SiteWord& word) {
-  SiteKey key = word.WithStack(&other_stack_);
-  key.tags = 0;
-  return FindOrMake(key);
+SiteId SiteTable::OtherSite(SiteLabels labels) {
+  return FindOrMake(&other_stack_, {labels.attributes(), kNoTags, labels.from()});
 }
 
-SiteId SiteTable::FindOrMake(const SiteKey& key) {
-  const SiteWord word(key);
-  const uint64_t hash = HashSite(*key.stack, word);
+SiteId SiteTable::FindOrMake(const StackRecord* stack, SiteLabels labels) {
   const auto site_of = [this](uint64_t payload) -> const Site& { return At(static_cast<SiteId>(payload - 1)); };
   const auto equal = [&](uint64_t payload) {
-    const Site& site = site_of(payload);
-    return site.stack == key.stack && site.word == word;
+    return site_of(payload).stack == stack && site_of(payload).labels == labels;
   };
   const auto make = [&]() -> uint64_t {
     const SiteId site = size_.load(std::memory_order_relaxed);
     const SiteId others = other_sites_.load(std::memory_order_relaxed);
-    if (key.stack->is_other) {
+    if (stack->is_other) {
       if (others >= kOtherSites) return 0;
       other_sites_.store(others + 1, std::memory_order_relaxed);
     } else {
       if (site - others >= max_sites_ || !TakeHostBytes(kBytesPerSite)) return 0;
     }
-    const bool is_segment = key.attributes.kind == MemoryKind::kPool;
-    new (&records_[site]) Site(key, is_segment ? pools_.Find({key.attributes.device, key.attributes.allocator}) : 0);
+    const Attributes attributes = labels.attributes();
+    const bool is_segment = attributes.kind == MemoryKind::kPool;
+    new (&records_[site])
+        Site(stack, labels, is_segment ? pools_.Find({attributes.device, attributes.allocator}) : PoolNumber{0});
     size_.store(site + 1, std::memory_order_release);
     return uint64_t{site} + 1;
   };
-  const auto hash_of = [&](uint64_t payload) { return HashSite(*site_of(payload).stack, site_of(payload).word); };
-  const uint64_t found = sites_.Intern(hash, equal, hash_of, make);
+  const auto hash_of = [&](uint64_t payload) { return HashSite(*site_of(payload).stack, site_of(payload).labels); };
+  const uint64_t found = sites_.Intern(HashSite(*stack, labels), equal, hash_of, make);
   return found == 0 ? kNoSite : static_cast<SiteId>(found - 1);
 }
 

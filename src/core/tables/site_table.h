@@ -14,8 +14,8 @@
 #include "src/base/hash.h"
 #include "src/base/intern_table.h"
 #include "src/base/pages.h"
+#include "src/base/spin_lock.h"
 #include "src/capture/capture.h"
-#include "src/core/tables/pool_numbers.h"
 #include "src/core/tables/reserved_array.h"
 #include "src/core/tables/tags.h"
 
@@ -23,6 +23,50 @@ namespace hbmprof::internal {
 
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
+
+inline constexpr int kMaxAllocators = 256;
+
+// 0 stands for no pool.
+using PoolNumber = uint8_t;
+inline constexpr int kMaxPools = 127;
+
+// Gives each pool (device and allocator) a number from 1 to 127, which never changes. Any thread may call any function.
+// Only a new number takes a lock.
+class PoolNumbers {
+ public:
+  // The device and the allocator of `pool` must be below kMaxDevices and kMaxAllocators. Returns 0 if the pool has no
+  // number.
+  PoolNumber Find(const Pool& pool) const {
+    return numbers_[static_cast<int>(pool.device)][static_cast<int>(pool.allocator)].load(std::memory_order_acquire);
+  }
+  // Gives the pool a number if it has none. Returns 0 if there are too many pools.
+  PoolNumber FindOrMake(const Pool& pool) {
+    const PoolNumber found = Find(pool);
+    return found != 0 ? found : Make(pool);
+  }
+  // REQUIRES: `number` was returned by one of these.
+  const Pool& Of(PoolNumber number) const { return pools_[number]; }
+  // The pools have the numbers from 1 to size().
+  int size() const { return size_.load(std::memory_order_acquire); }
+
+ private:
+  [[gnu::noinline]] PoolNumber Make(const Pool& pool) {
+    SpinLockHolder hold(lock_);
+    if (const PoolNumber found = Find(pool); found != 0) return found;
+    const int number = size() + 1;
+    if (number > kMaxPools) return 0;
+    pools_[number] = pool;
+    size_.store(number, std::memory_order_release);
+    numbers_[static_cast<int>(pool.device)][static_cast<int>(pool.allocator)].store(static_cast<PoolNumber>(number),
+                                                                                    std::memory_order_release);
+    return static_cast<PoolNumber>(number);
+  }
+
+  std::atomic<PoolNumber> numbers_[kMaxDevices][kMaxAllocators] = {};
+  Pool pools_[kMaxPools + 1];  // by number; immutable once it is below size_
+  std::atomic<int> size_{0};
+  SpinLock lock_;
+};
 
 inline constexpr int kAccounts = kMaxDevices * kMemorySpaceCount;
 
@@ -52,38 +96,31 @@ using BookId = int;
 inline constexpr int kBooks = kAccounts + kMaxPools + 1;
 constexpr BookId BookOf(PoolNumber pool) { return kAccounts + pool; }
 
-// Everything that identifies a site. The site of a segment has MemoryKind::kPool and the name of its own pool.
-// Devices are below kMaxDevices, allocators below kMaxAllocators.
-struct SiteKey {
-  const StackRecord* stack = nullptr;
-  Attributes attributes;
-  uint32_t tags = 0;  // TagSetId
-  // The pool, of the same device, that has handed the memory out. 0: none, the memory is from the device.
-  PoolNumber from = 0;
-};
-
 // Returns the attributes that PackAttributes has packed.
 constexpr Attributes UnpackAttributes(uint64_t packed) {
   static_assert(kMaxDevices <= 1 << 16 && kMemoryKindCount <= 1 << 8 && kMaxAllocators <= 1 << 8);
   return {static_cast<DeviceId>(packed), static_cast<MemoryKind>(packed >> 16), static_cast<AllocatorId>(packed >> 24)};
 }
 
-// A SiteKey without its stack, in one word.
-struct SiteWord {
-  // `attributes` comes from PackAttributes.
-  SiteWord(uint64_t attributes, uint32_t tags, PoolNumber from)
+// What identifies a site besides its stack, in one word.
+struct SiteLabels {
+  // `attributes` comes from PackAttributes. The device is below kMaxDevices, the allocator below kMaxAllocators.
+  SiteLabels(uint64_t attributes, TagSetId tags, PoolNumber from)
       : value(attributes | uint64_t{tags} << kTagsShift | uint64_t{from} << kFromShift) {}
-  explicit SiteWord(uint64_t value) : value(value) {}
-  explicit SiteWord(const SiteKey& key) : SiteWord(PackAttributes(key.attributes), key.tags, key.from) {}
+  SiteLabels(const Attributes& attributes, TagSetId tags, PoolNumber from)
+      : SiteLabels(PackAttributes(attributes), tags, from) {}
+  explicit SiteLabels(uint64_t value) : value(value) {}
 
-  SiteKey WithStack(const StackRecord* stack) const {
-    return {stack, UnpackAttributes(static_cast<uint32_t>(value)),
-            static_cast<uint32_t>(value >> kTagsShift) & (kMaxTagSets - 1),
-            static_cast<PoolNumber>(value >> kFromShift)};
-  }
-  bool operator==(const SiteWord& other) const { return value == other.value; }
+  // Those of a segment are MemoryKind::kPool and the name of its own pool.
+  Attributes attributes() const { return UnpackAttributes(static_cast<uint32_t>(value)); }
+  TagSetId tags() const { return static_cast<TagSetId>(value >> kTagsShift) & (kMaxTagSets - 1); }
+  // The pool, of the same device, that has handed the memory out. 0: none, the memory is from the device.
+  PoolNumber from() const { return static_cast<PoolNumber>(value >> kFromShift); }
+  // The same with other attributes.
+  SiteLabels With(const Attributes& attributes) const { return {attributes, tags(), from()}; }
+  bool operator==(const SiteLabels& other) const { return value == other.value; }
 
-  uint64_t value;  // attributes (at most 32 bits), tags and `from`
+  uint64_t value;
 
  private:
   static constexpr int kTagsShift = 32;
@@ -105,24 +142,25 @@ struct SiteBooks {
 };
 static_assert(sizeof(SiteBooks) == 4 && kMaxPools < 1 << 7 && kBooks < 1 << 16 && kAccounts <= 256);
 
-// A site: its key, and values computed from it. Immutable.
+// A site: what identifies it, and values computed from that. Immutable.
 struct alignas(32) Site {
   // `own_pool`: of a segment, the number of its own pool.
-  Site(const SiteKey& key, PoolNumber own_pool) : word(key), stack(key.stack), books(BooksOf(key, own_pool)) {}
-  SiteKey key() const { return word.WithStack(stack); }
+  Site(const StackRecord* stack, SiteLabels labels, PoolNumber own_pool)
+      : labels(labels), stack(stack), books(BooksOf(labels, own_pool)) {}
 
-  const SiteWord word;
+  const SiteLabels labels;
   const StackRecord* const stack;
   const SiteBooks books;
 
  private:
-  static SiteBooks BooksOf(const SiteKey& key, PoolNumber own_pool) {
-    const AccountId account = AccountOf(key.attributes);
-    const bool is_segment = key.attributes.kind == MemoryKind::kPool;
+  static SiteBooks BooksOf(SiteLabels labels, PoolNumber own_pool) {
+    const AccountId account = AccountOf(labels.attributes());
+    const bool is_segment = labels.attributes().kind == MemoryKind::kPool;
+    const PoolNumber from = labels.from();
     SiteBooks books = {};
-    books.book_number = static_cast<uint16_t>(key.from != 0 ? BookOf(key.from) : account);
+    books.book_number = static_cast<uint16_t>(from != 0 ? BookOf(from) : account);
     books.account = static_cast<uint8_t>(account);
-    books.pool = (is_segment ? own_pool : key.from) & kMaxPools;
+    books.pool = (is_segment ? own_pool : from) & kMaxPools;
     books.is_segment = static_cast<uint8_t>(is_segment) & 1;
     return books;
   }
@@ -153,16 +191,15 @@ class SiteTable {
   // Returns the words of a stack, innermost first. May allocate: not for events.
   static std::vector<uint64_t> PcsOf(const StackRecord& stack);
 
-  // Returns the site of `key`, whose stack comes from InternStack or from a site of the same table. If max_sites is
-  // reached or there is no memory, returns OtherSite.
-  SiteId InternSite(const SiteKey& key);
-  // Returns the site for the events whose own site has no place: one without tags, for all stacks. It has the device,
-  // the kind, the allocator and `from` of `word`. Returns kNoSite if there are too many of these.
-  SiteId OtherSite(const SiteWord& word);
+  // Returns the site of a stack, which comes from InternStack or from a site of the same table. If max_sites is reached
+  // or there is no memory, returns OtherSite.
+  SiteId InternSite(const StackRecord* stack, SiteLabels labels);
+  // Returns the site for the events whose own site has no place: that of all stacks, without tags. Returns kNoSite if
+  // there are too many of these.
+  SiteId OtherSite(SiteLabels labels);
 
   // `site` must come from this table.
   const Site& At(SiteId site) const { return records_[site]; }
-  SiteKey Key(SiteId site) const { return At(site).key(); }
   PoolNumbers& pools() { return pools_; }
   const PoolNumbers& pools() const { return pools_; }
   // Sites 0 to size()-1 exist.
@@ -179,8 +216,8 @@ class SiteTable {
   // The most sites of OtherSite. Their memory is counted from the start, because a byte must not disappear.
   static constexpr SiteId kOtherSites = 256;
 
-  // Returns kNoSite if there is no site of the key, and no place for it.
-  SiteId FindOrMake(const SiteKey& key);
+  // Returns kNoSite if there is no such site, and no place for it.
+  SiteId FindOrMake(const StackRecord* stack, SiteLabels labels);
 
   const SiteId max_sites_;
   PoolNumbers pools_;

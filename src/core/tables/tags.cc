@@ -62,7 +62,38 @@ std::atomic<const TagSet*> all_sets[kMaxTagSets];
 // known label and a known set are found without a lock.
 class TagRegistry {
  public:
-  TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value);
+  TagSetId Extend(TagSetId tags, std::string_view key, std::string_view value) {
+    key = CutText(key, kMaxTagBytes);
+    value = CutText(value, kMaxTagBytes);
+    const ReentryGuard guard;
+    // A thread that is inside the tracker, for example in a signal handler that interrupted this function, may hold a
+    // lock.
+    if (key.empty() || !guard.entered() || IsOff()) return tags;
+    char prefixed[kMaxKeyBytes];
+    if (IsReserved(key)) {
+      std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
+      key = {prefixed, kPrefix.size() + key.size()};
+    }
+    const Label* label = LabelOf(key, value);
+    const bool is_dropped = label == nullptr;
+    if (is_dropped) label = LabelOf(key, kOther);
+    const TagSet* set = nullptr;
+    if (label != nullptr) {
+      const Label* list[kMaxTagKeys];
+      const TagSet* const old = all_sets[tags].load(std::memory_order_acquire);
+      const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
+      const Label** const position = std::lower_bound(
+          list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key() < wanted; });
+      if (position == end || (*position)->key_number != label->key_number) {
+        std::copy_backward(position, end, end + 1);
+        ++end;
+      }
+      *position = label;
+      set = SetOf(list, static_cast<int>(end - list));
+    }
+    if (set == nullptr || is_dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
+    return set == nullptr ? tags : set->id;
+  }
   int64_t dropped() const { return dropped_.load(std::memory_order_relaxed); }
 
  private:
@@ -71,10 +102,50 @@ class TagRegistry {
     int values;
   };
 
-  // These return null if a limit is reached or the host has no memory. A value beyond the limit of its key becomes
-  // "other", and `*is_dropped` is set.
-  const Label* LabelOf(std::string_view key, std::string_view value, bool* is_dropped);
-  const TagSet* SetOf(const Label* const* labels, int count);
+  // These return null if a limit is reached or the host has no memory.
+  const Label* LabelOf(std::string_view key, std::string_view value) {
+    const uint64_t hash =
+        HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(key.size())));
+    const auto equal = [&](uint64_t payload) {
+      const auto* label = At<Label>(payload);
+      return label->hash == hash && label->key() == key && label->value() == value;
+    };
+    const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
+      Key* const end = keys_ + key_count_;
+      Key* const known = std::find_if(keys_, end, [key](const Key& one) { return one.label->key() == key; });
+      if (known == keys_ + kMaxTagKeys || (known->values >= kMaxTagValuesPerKey && value != kOther)) return 0;
+      auto* const label = static_cast<Label*>(label_arena_.Allocate(sizeof(Label) + key.size() + value.size()));
+      if (label == nullptr) return 0;
+      *label = {hash, static_cast<uint16_t>(known - keys_), static_cast<uint16_t>(key.size()),
+                static_cast<uint16_t>(value.size())};
+      std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), reinterpret_cast<char*>(label + 1)));
+      if (known == end) {
+        *known = {label, 0};
+        ++key_count_;
+      }
+      ++known->values;
+      return reinterpret_cast<uintptr_t>(label);
+    };
+    return At<Label>(labels_.Intern(hash, equal, &HashOf<Label>, make));
+  }
+  const TagSet* SetOf(const Label* const* labels, int count) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(*labels);
+    const uint64_t hash = HashBytes(reinterpret_cast<const char*>(labels), bytes, 0);
+    const auto equal = [&](uint64_t payload) {
+      const auto* set = At<TagSet>(payload);
+      return set->hash == hash && set->count == count && std::equal(labels, labels + count, set->labels());
+    };
+    const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
+      if (last_set_ + 1 == kMaxTagSets || !TakeHostBytes(sizeof(all_sets[0]))) return 0;
+      auto* const set = static_cast<TagSet*>(set_arena_.Allocate(sizeof(TagSet) + bytes));
+      if (set == nullptr) return 0;
+      *set = {hash, ++last_set_, count};
+      std::memcpy(static_cast<void*>(set + 1), labels, bytes);
+      all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found
+      return reinterpret_cast<uintptr_t>(set);
+    };
+    return At<TagSet>(sets_.Intern(hash, equal, &HashOf<TagSet>, make));
+  }
 
   InternTable labels_;
   Arena label_arena_ ABSL_GUARDED_BY(labels_.lock());
@@ -88,88 +159,6 @@ class TagRegistry {
 
 // Scopes may end during static destruction.
 NeverDestroyed<TagRegistry> tag_registry;
-
-TagSetId TagRegistry::Extend(TagSetId tags, std::string_view key, std::string_view value) {
-  key = CutText(key, kMaxTagBytes);
-  value = CutText(value, kMaxTagBytes);
-  const ReentryGuard guard;
-  // A thread that is inside the tracker, for example in a signal handler that interrupted this function, may hold a
-  // lock.
-  if (key.empty() || !guard.entered() || IsOff()) return tags;
-  char prefixed[kMaxKeyBytes];
-  if (IsReserved(key)) {
-    std::copy(key.begin(), key.end(), std::copy(kPrefix.begin(), kPrefix.end(), prefixed));
-    key = {prefixed, kPrefix.size() + key.size()};
-  }
-  bool is_dropped = false;
-  const Label* const label = LabelOf(key, value, &is_dropped);
-  const TagSet* set = nullptr;
-  if (label != nullptr) {
-    const Label* list[kMaxTagKeys];
-    const TagSet* const old = all_sets[tags].load(std::memory_order_acquire);
-    const Label** end = old == nullptr ? list : std::copy_n(old->labels(), old->count, list);
-    const Label** const position =
-        std::lower_bound(list, end, key, [](const Label* tag, std::string_view wanted) { return tag->key() < wanted; });
-    if (position == end || (*position)->key_number != label->key_number) {
-      std::copy_backward(position, end, end + 1);
-      ++end;
-    }
-    *position = label;
-    set = SetOf(list, static_cast<int>(end - list));
-  }
-  if (set == nullptr || is_dropped) dropped_.fetch_add(1, std::memory_order_relaxed);
-  return set == nullptr ? tags : set->id;
-}
-
-const Label* TagRegistry::LabelOf(std::string_view key, std::string_view value, bool* is_dropped) {
-  const uint64_t hash = HashBytes(value.data(), value.size(), HashBytes(key.data(), key.size(), HashWord(key.size())));
-  const auto equal = [&](uint64_t payload) {
-    const auto* label = At<Label>(payload);
-    return label->hash == hash && label->key() == key && label->value() == value;
-  };
-  bool is_beyond = false;
-  const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
-    Key* const end = keys_ + key_count_;
-    Key* const known = std::find_if(keys_, end, [key](const Key& one) { return one.label->key() == key; });
-    if (known == keys_ + kMaxTagKeys) return 0;
-    is_beyond = known->values >= kMaxTagValuesPerKey;
-    if (is_beyond && value != kOther) return 0;
-    auto* const label = static_cast<Label*>(label_arena_.Allocate(sizeof(Label) + key.size() + value.size()));
-    if (label == nullptr) return 0;
-    *label = {hash, static_cast<uint16_t>(known - keys_), static_cast<uint16_t>(key.size()),
-              static_cast<uint16_t>(value.size())};
-    std::copy(value.begin(), value.end(), std::copy(key.begin(), key.end(), reinterpret_cast<char*>(label + 1)));
-    if (known == end) {
-      *known = {label, 0};
-      ++key_count_;
-    }
-    ++known->values;
-    return reinterpret_cast<uintptr_t>(label);
-  };
-  const uint64_t found = labels_.Intern(hash, equal, &HashOf<Label>, make);
-  if (!is_beyond) return At<Label>(found);
-  *is_dropped = true;
-  return value == kOther ? At<Label>(found) : LabelOf(key, kOther, is_dropped);
-}
-
-const TagSet* TagRegistry::SetOf(const Label* const* labels, int count) {
-  const size_t bytes = static_cast<size_t>(count) * sizeof(*labels);
-  const uint64_t hash = HashBytes(reinterpret_cast<const char*>(labels), bytes, 0);
-  const auto equal = [&](uint64_t payload) {
-    const auto* set = At<TagSet>(payload);
-    return set->hash == hash && set->count == count && std::equal(labels, labels + count, set->labels());
-  };
-  const auto make = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS -> uint64_t {
-    if (last_set_ + 1 == kMaxTagSets || !TakeHostBytes(sizeof(all_sets[0]))) return 0;
-    auto* const set = static_cast<TagSet*>(set_arena_.Allocate(sizeof(TagSet) + bytes));
-    if (set == nullptr) return 0;
-    *set = {hash, ++last_set_, count};
-    std::memcpy(static_cast<void*>(set + 1), labels, bytes);
-    all_sets[set->id].store(set, std::memory_order_release);  // before the set can be found
-    return reinterpret_cast<uintptr_t>(set);
-  };
-  return At<TagSet>(sets_.Intern(hash, equal, &HashOf<TagSet>, make));
-}
 
 // The injected library's functions take texts that end with a zero byte.
 struct ZeroEnded {

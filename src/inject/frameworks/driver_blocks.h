@@ -42,9 +42,9 @@ int64_t AllocatedBytes(const Pool& pool);
 // Frees all blocks of the pool. Segments stay.
 void EndDriverBlocks(const Pool& pool);
 
-// Returns how often recording was turned on again. Then all older records have ended, and blocks can lie in memory from
-// before, which RecordDriverBlock treats as memory from before hbmprof was attached.
-uint32_t TimesResumed();
+// Called before recording is turned on again, when all older records have ended. From then on blocks can lie in memory
+// from before, which RecordDriverBlock treats as memory from before hbmprof was attached.
+void CudaTrackingResumes();
 
 }  // namespace hbmprof::internal
 

@@ -25,7 +25,6 @@ std::atomic<bool> has_report{false};
 std::atomic<const char*> refusal{nullptr};
 // Whether a block of device memory may have no record. If so, the free of an unknown block is not an error.
 std::atomic<bool> has_dropped{false};
-std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
 // The devices with blocks: bit i is set for DeviceId(i).
 std::atomic<uint64_t> devices{0};
 
@@ -98,10 +97,6 @@ void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t r
   // Default() throws if the host has no memory for the profiler.
   if (!TryRun([] { Profiler::Default(); })) return;
   if (!Profiler::Default().enabled()) return;
-  const uint32_t resumed = TimesResumed();
-  if (times_resumed.load(std::memory_order_relaxed) != resumed && times_resumed.exchange(resumed) != resumed) {
-    TensorflowMayHaveBlocks();
-  }
   if (!IsShown()) return;
   const bool is_possible = address != 0 && requested >= 0 && requested <= bytes;
   if (is_possible && event == "MemoryAllocation") return HandedOut(caller, address, bytes);

@@ -39,7 +39,6 @@ struct Device {
   // Why the reports are not used: they contradict each other or the records. Null: they are used.
   std::atomic<const char*> refusal{nullptr};
   std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
-  std::atomic<uint32_t> times_resumed{0};  // TimesResumed() at the last report
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.
@@ -150,8 +149,6 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   Device& device = devices[torch_device.index];
   // Default() throws if the host has no memory for the profiler.
   if (!TryRun([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
-  const uint32_t resumed = TimesResumed();
-  if (device.times_resumed.exchange(resumed, std::memory_order_relaxed) != resumed) MayHaveBlocks(device);
   if (!device.IsShown()) return;
   if (device.has_earlier.load(std::memory_order_acquire)) {
     device.has_earlier.store(false, std::memory_order_relaxed);

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <utility>
 
 #include "hbmprof/pprof.h"
 #include "src/base/descriptor.h"
 #include "src/base/spin_lock.h"
+#include "src/base/utc_time.h"
 #include "src/capture/modules.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
@@ -38,9 +38,8 @@ std::string Marks::Name(uint64_t number) const {
 LedgerState RecordingSource::ReadLedger(ProfilerImpl& profiler, const EventLog::Mode* mode) {
   LedgerState state;
   // This must be read before the call of Snapshot, which continues for some time after its instant.
-  state.unix_nanos =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  profiler.ledger().Snapshot(&state.sites, &state.accounts, &state.pools, &state.instant, mode);
+  state.unix_nanos = UnixNanos();
+  static_cast<LedgerTotals&>(state) = profiler.ledger().Snapshot(&state.instant, mode);
   return state;
 }
 
@@ -70,8 +69,8 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
     const auto device = static_cast<DeviceId>(account / kMemorySpaceCount);
     const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
     const uint32_t index = IndexOf(device);
-    tables_.names.devices[index].spaces[account % kMemorySpaceCount] =
-        StatsOf(totals, space, profiler_.probes.Ask(device, space));
+    tables_.names.devices[index].spaces[account % kMemorySpaceCount] = StatsOf(
+        totals, space, space == MemorySpace::kDevice ? profiler_.probes.Ask(static_cast<int>(device)) : DeviceProbe());
   }
   Update();
   const PoolNumbers& pools = profiler_.sites().pools();
@@ -106,16 +105,19 @@ void RecordingSource::AddSites() {
   if (tables_.sites.size() == count) return;
   const std::vector<std::pair<std::string, std::string>> process_tags = profiler_.names.tags.All();
   for (auto site = static_cast<SiteId>(tables_.sites.size()); site < count; ++site) {
-    const SiteKey key = sites.Key(site);
-    const auto [stack, is_new] = stack_index_.emplace(key.stack, static_cast<uint32_t>(tables_.names.stacks.size()));
-    if (is_new) tables_.names.stacks.push_back({sites.PcsOf(*key.stack), key.stack->truncated});
+    const StackRecord* const record = sites.At(site).stack;
+    const SiteLabels labels = sites.At(site).labels;
+    const Attributes attributes = labels.attributes();
+    const auto [stack, is_new] = stack_index_.emplace(record, static_cast<uint32_t>(tables_.names.stacks.size()));
+    if (is_new) tables_.names.stacks.push_back({sites.PcsOf(*record), record->truncated});
     Snapshot::Sample& sample = tables_.sites.emplace_back();
     sample.stack = stack->second;
-    sample.device = IndexOf(key.attributes.device);
-    sample.kind = key.attributes.kind;
-    sample.allocator = AllocatorIndex(key.attributes.allocator);
-    sample.tags = WithProcessTags(TagsOf(key.tags), process_tags);
-    tables_.site_pools.push_back(key.from == 0 ? 0 : 1 + AllocatorIndex(sites.pools().Of(key.from).allocator));
+    sample.device = IndexOf(attributes.device);
+    sample.kind = attributes.kind;
+    sample.allocator = AllocatorIndex(attributes.allocator);
+    sample.tags = WithProcessTags(TagsOf(labels.tags()), process_tags);
+    tables_.site_pools.push_back(labels.from() == 0 ? 0
+                                                    : 1 + AllocatorIndex(sites.pools().Of(labels.from()).allocator));
   }
 }
 

@@ -20,12 +20,9 @@
 namespace hbmprof::internal {
 
 // The ledger at one instant.
-struct LedgerState {
+struct LedgerState : LedgerTotals {
   int64_t instant = 0;  // nanoseconds of CLOCK_MONOTONIC
   int64_t unix_nanos = 0;
-  std::vector<SiteTotals> sites;
-  std::vector<AccountTotals> accounts;
-  std::vector<PoolTotals> pools;  // by number
 };
 
 // The names of the marks of a process. Each name is stored once. Thread-safe. The methods may throw std::bad_alloc.
