@@ -57,8 +57,8 @@ class DeviceAllocator {
 
 // A DeviceAllocator that calls `upstream` and records the buffers, with the requested size and the stack of the caller.
 // Records that upstream makes during the call have the same stack (ScopedCaller). Each call returns exactly what
-// upstream returned, also if recording fails. A call that fails with kResourceExhausted is
-// reported (out_of_memory.h). Thread-safe.
+// upstream returned, also if recording fails. A call that fails with kResourceExhausted is reported (out_of_memory.h).
+// Thread-safe.
 //
 // Wrap an allocator once. Do not wrap a pool that records its own segments and blocks (RecordSegment, RecordBlock):
 // each block would also be recorded as an allocation, and at the beginning of a segment it would replace the segment's

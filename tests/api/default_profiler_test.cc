@@ -86,7 +86,7 @@ TEST(RecordingOff, WritesNoProfile) {
 
 TEST(BadEnvironment, PrintsOneLineForEachVariable) {
   const std::string directory = NewDirectory();
-  const CommandResult run = RunLeak({"HBMPROF=yes", "HBMPROF_STACK_DEPTH=-3", "HBMPROF_UNWINDER=best",
+  const CommandResult run = RunLeak({"HBMPROF=perhaps", "HBMPROF_STACK_DEPTH=-3", "HBMPROF_UNWINDER=best",
                                      "HBMPROF_MAX_LIVE=all", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 4) << run.err;

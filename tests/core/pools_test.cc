@@ -137,6 +137,13 @@ TEST_F(PoolsTest, NothingCountsTwiceAfterAPauseAndTheProfileSaysWhen) {
   EXPECT_THAT(warnings, testing::ElementsAre(testing::ContainsRegex("^Recording was off from 20.*Z to 20.*Z: ")));
 }
 
+TEST(PauseTest, ProfilerThatIsOffFromItsStartSaysSo) {
+  Options options;
+  options.enabled = false;
+  EXPECT_THAT(Profiler(options).TakeSnapshot().warnings,
+              testing::ElementsAre(testing::StartsWith("Recording has been off since 20")));
+}
+
 // --- Segments and blocks --------------------------------------------------------------------------------------------
 
 TEST_F(PoolsTest, BufferBecomesASegment) {

@@ -212,11 +212,11 @@ void EndCaptureRange(uint64_t number) {
 }
 
 void EndCaptureRangeAtExit() {
-  if (IsOfParent()) return;
+  std::unique_lock<std::mutex> hold(busy, std::try_to_lock);
+  if (!hold && IsOfParent()) return;
   const timespec millisecond = {0, 1'000'000};
-  std::unique_lock<std::mutex> hold(busy, std::defer_lock);
-  for (int i = 0; i < kMillisecondsToWaitAtExit && !hold.try_lock(); ++i) nanosleep(&millisecond, nullptr);
-  if (hold && open_range != nullptr) Close();
+  for (int i = 0; i < kMillisecondsToWaitAtExit && !hold && !hold.try_lock(); ++i) nanosleep(&millisecond, nullptr);
+  if (hold && open_range != nullptr && !IsOfParent()) Close();
 }
 
 }  // namespace hbmprof::internal

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -138,18 +139,14 @@ class Environment {
   // A variable that nobody reads is probably a misspelled one.
   void FindUnknown() {
     internal::ForEachOptionName([this](std::string_view name) {
-      if (name.substr(0, 8) != "HBMPROF_") return;
-      std::string_view nearest;
-      size_t least = SIZE_MAX;
-      for (const std::string_view known : kKnown) {
-        const size_t distance = EditDistance(name, known);
-        if (distance < least) nearest = known;
-        least = std::min(least, distance);
-      }
-      if (least == 0) return;
+      const auto* const end = std::end(kKnown);
+      if (name.substr(0, 8) != "HBMPROF_" || std::find(std::begin(kKnown), end, name) != end) return;
+      const auto* const nearest = std::min_element(std::begin(kKnown), end, [name](auto known, auto other) {
+        return EditDistance(name, known) < EditDistance(name, other);
+      });
       problems_->push_back(absl::StrCat("hbmprof: ", Printable(name),
                                         " is not a variable of hbmprof; the nearest one is ",
-                                        absl::string_view(nearest.data(), nearest.size())));
+                                        absl::string_view(nearest->data(), nearest->size())));
     });
   }
 

@@ -38,8 +38,8 @@ uintptr_t* NativeFramesOf(PythonWorkspace* workspace);
 
 // Replaces the evaluation frames in `native`, the stack that begins at `caller`, by the calling thread's Python
 // functions. A result of more than `max_depth` frames has no native frames outside of the innermost function, and is
-// truncated if it is too deep even so. It is in the workspace, and has no path. Returns `native`
-// if the Python frames cannot be read or matched, or if there is no memory for a name.
+// truncated if it is too deep even so. It is in the workspace, and has no path. Returns `native` if the Python frames
+// cannot be read or matched, or if there is no memory for a name.
 CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
                                 PythonWorkspace* workspace);
 
