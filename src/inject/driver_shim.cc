@@ -20,12 +20,13 @@
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/driver/driver_sizes.h"
 #include "src/backends/cuda/driver/driver_table.h"
-#include "src/backends/cuda/driver/made_tracker.h"
 #include "src/backends/cuda/shared/adapter.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 #include "src/base/fork.h"
+#include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/thread_state.h"
 #include "src/base/try_run.h"
 
 namespace hbmprof::internal::cuda_driver {
@@ -67,8 +68,14 @@ struct ProcessTracker {
   CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
-// Called inside the tracker.
-std::unique_ptr<ProcessTracker> MakeProcessTracker() {
+// Returns null if this thread is inside the tracker: if the program's own operator new makes a wrapped call, the
+// allocations of this function do not make a second tracker.
+std::unique_ptr<ProcessTracker> MakeTracker() {
+  const NoCancellation no_cancellation;
+  PrepareCudaTracking();
+  Profiler::Default();
+  const ReentryGuard guard;
+  if (!guard.entered()) return nullptr;
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
   tracker->queries.from_before = &adapter->from_before();
@@ -80,22 +87,19 @@ std::unique_ptr<ProcessTracker> MakeProcessTracker() {
   return tracker;
 }
 
-std::unique_ptr<ProcessTracker> MakeTracker() {
-  const NoCancellation no_cancellation;
-  PrepareCudaTracking();
-  Profiler::Default();
-  return MakeInsideTracker(&MakeProcessTracker);
-}
-
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
 // written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
-// Returns null in a process that is off. A process that has made a tracked call counts as one that has recorded, so
-// that the tracker's tables do not survive a fork.
+// Returns null in a process that is off, and if the host has no memory for it: then the call is counted as dropped. A
+// process that has made a tracked call counts as one that has recorded, so that the tracker's tables do not survive a
+// fork.
 CudaDriverAdapter* Tracker() {
   if (!BeginEvent()) return nullptr;
-  static MadeTracker<ProcessTracker> made;
+  static LockFreeLazy<ProcessTracker> made;
   bool is_new = false;
-  ProcessTracker* const tracker = made.Get(&MakeTracker, &is_new);
+  ProcessTracker* tracker = nullptr;
+  if (!TryRun([&] { tracker = made.Get(&MakeTracker, &is_new); })) {
+    static_cast<void>(TryRun([] { Profiler::Default().RecordDropped(0); }));
+  }
   if (tracker == nullptr) return nullptr;
   CudaCallIsTracked();
   if (is_new) CudaTrackingStarts();
