@@ -93,101 +93,102 @@ class SiteJudge {
       // A counter counts from the start, as the kept buffers do.
       const double count = series_.counts.empty() ? 0 : series_.counts[series_.end - 1];
       if (count > 0) site.per_count = life.kept_bytes / count;
-      const bool is_leak = life.finding == Finding::kLeak;
-      if (is_leak && has_course && site.growth <= 0) {
-        // It also frees much: less is in use at the last dump than at the first one, although it keeps more and more.
-        const double seconds =
-            series_.seconds.empty() ? 0 : series_.seconds[series_.end - 1] - series_.seconds[series_.begin];
-        SetGrowth(std::llround(seconds > 0 ? life.per_second * seconds : life.kept_bytes), site);
-      }
-      if (life.finding < Finding::kStopped) {
-        site.per_second = life.per_second;
-        site.oldest = now_ - life.oldest;
-        site.newest = now_ - life.newest;
-        site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
-        site.sure = !is_leak ? Sure::kLow : is_steady ? Sure::kHigh : life.times >= 9 ? Sure::kMedium : Sure::kLow;
-        const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
-        const std::string kept =
-            Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
-                " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
-        site.why = is_leak                             ? Cat(kept, "; ", freed)
-                   : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
-                   : life.finding == Finding::kBatch
-                       ? Cat("may be a batch: ", kept, ", but all from the time before were")
-                       : Cat(kept, ", but they were born at few times, or not lately");
-        return;
-      }
-      if (is_steady) {
-        site.verdict = Verdict::kPerhaps;
-        site.sure = Sure::kLow;
-        site.why = Cat("grows, but no buffer is old, as if a buffer is replaced by larger ones: ", site.why);
-        return;
-      }
-      if (has_course && site.verdict != Verdict::kPerhaps) return;
-      if (life.finding == Finding::kStopped) {
-        site.verdict = Verdict::kStopped;
-        site.why = Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago");
-      } else if (life.kept > 0 || age > 0) {
-        site.verdict = Verdict::kUpAndDown;
-        site.why = Cat("its buffers are freed; ", freed);
-      } else {
-        site.verdict = Verdict::kFlat;
-        site.why = "no buffer was allocated after the start";
-      }
     }
-
-    // Returns the reason of a verdict on totals.
-    std::string WhyOf(const Judgement& j) const {
-      switch (j.verdict) {
-        case Verdict::kFlat:
-          return j.returned > 0 ? "shrank" : "did not change";
-        case Verdict::kUpAndDown:
-          return Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
-        case Verdict::kStopped:
-          return Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1);
-        default:
-          break;
-      }
-      const std::string grew = Cat(
-          "grew permanently in ", j.steps, " of ", dumps_.size() - 1, " intervals; ",
-          j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing");
-      if (j.verdict == Verdict::kLeak) return grew;
-      if (j.late < 0.4) {
-        return Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
-                   " of what the second third added");
-      }
-      return dumps_.size() < kEnoughDumps
-                 ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ", "that fills, ",
-                       kEnoughDumps, " can")
-                 : grew + "; the growth is uneven";
+    const bool is_leak = life.finding == Finding::kLeak;
+    if (is_leak && has_course && site.growth <= 0) {
+      // It also frees much: less is in use at the last dump than at the first one, although it keeps more and more.
+      const double seconds =
+          series_.seconds.empty() ? 0 : series_.seconds[series_.end - 1] - series_.seconds[series_.begin];
+      SetGrowth(std::llround(seconds > 0 ? life.per_second * seconds : life.kept_bytes), site);
     }
-
-    const DumpSeries& series_;
-    const std::string& unit_;
-    const std::vector<double> at_;
-    std::vector<size_t> dumps_;  // those that count
-    double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
-  };
-
-  // Returns whether each stack cannot be judged. That is the memory from before the program was attached to
-  // (src/inject/attach.cc): it is not known when that memory was allocated, and its bytes get other records over time.
-  // The same holds for idle memory of pools.
-  std::vector<bool> StacksWithoutVerdict(const ProfileSet& profiles) {
-    std::vector<bool> stacks(profiles.stacks().size());
-    for (uint32_t i = 0; i < stacks.size(); ++i) {
-      if (profiles.stacks().length(i) == 0) continue;
-      const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
-      if (frames.empty()) continue;
-      const std::string& name = profiles.text(profiles.functions()[frames[0].function].name);
-      stacks[i] = name == "[before attach]" || internal::IsIdleMemoryFrame(name);
+    if (life.finding < Finding::kStopped) {
+      site.per_second = life.per_second;
+      site.oldest = now_ - life.oldest;
+      site.newest = now_ - life.newest;
+      site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
+      site.sure = !is_leak ? Sure::kLow : is_steady ? Sure::kHigh : life.times >= 9 ? Sure::kMedium : Sure::kLow;
+      const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+      const std::string kept =
+          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
+              " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
+      site.why = is_leak                             ? Cat(kept, "; ", freed)
+                 : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
+                 : life.finding == Finding::kBatch
+                     ? Cat("may be a batch: ", kept, ", but all from the time before were")
+                     : Cat(kept, ", but they were born at few times, or not lately");
+      return;
     }
-    return stacks;
+    if (is_steady) {
+      site.verdict = Verdict::kPerhaps;
+      site.sure = Sure::kLow;
+      site.why = Cat("grows, but no buffer is old, as if a buffer is replaced by larger ones: ", site.why);
+      return;
+    }
+    if (has_course && site.verdict != Verdict::kPerhaps) return;
+    if (life.finding == Finding::kStopped) {
+      site.verdict = Verdict::kStopped;
+      site.why = Cat("last kept a buffer ", FormatDuration(now_ - life.newest), " ago");
+    } else if (life.kept > 0 || age > 0) {
+      site.verdict = Verdict::kUpAndDown;
+      site.why = Cat("its buffers are freed; ", freed);
+    } else {
+      site.verdict = Verdict::kFlat;
+      site.why = "no buffer was allocated after the start";
+    }
   }
+
+  // Returns the reason of a verdict on totals.
+  std::string WhyOf(const Judgement& j) const {
+    switch (j.verdict) {
+      case Verdict::kFlat:
+        return j.returned > 0 ? "shrank" : "did not change";
+      case Verdict::kUpAndDown:
+        return Cat("freed ", Percent(j.returned / j.taken), " of the bytes that it added");
+      case Verdict::kStopped:
+        return Cat("last grew at dump ", dumps_[j.last_growth] + 1, " of ", dumps_.back() + 1);
+      default:
+        break;
+    }
+    const std::string grew = Cat(
+        "grew permanently in ", j.steps, " of ", dumps_.size() - 1, " intervals; ",
+        j.fall > 0 ? Cat("freed at most ", FormatValue(std::llround(j.fall), unit_), " at a time") : "freed nothing");
+    if (j.verdict == Verdict::kLeak) return grew;
+    if (j.late < 0.4) {
+      return Cat("is slowing down: the last third of the time added ", Percent(j.late / (1 - j.late)),
+                 " of what the second third added");
+    }
+    return dumps_.size() < kEnoughDumps
+               ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ", "that fills, ",
+                     kEnoughDumps, " can")
+               : grew + "; the growth is uneven";
+  }
+
+  const DumpSeries& series_;
+  const std::string& unit_;
+  const std::vector<double> at_;
+  std::vector<size_t> dumps_;  // those that count
+  double now_ = 0;             // the uptime at the last judged dump; 0 if ages are not judged
+};
+
+// Returns whether each stack cannot be judged. That is the memory from before the program was attached to
+// (src/inject/attach.cc): it is not known when that memory was allocated, and its bytes get other records over time.
+// The same holds for idle memory of pools.
+std::vector<bool> StacksWithoutVerdict(const ProfileSet& profiles) {
+  std::vector<bool> stacks(profiles.stacks().size());
+  for (uint32_t i = 0; i < stacks.size(); ++i) {
+    if (profiles.stacks().length(i) == 0) continue;
+    const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
+    if (frames.empty()) continue;
+    const std::string& name = profiles.text(profiles.functions()[frames[0].function].name);
+    stacks[i] = name == "[before attach]" || internal::IsIdleMemoryFrame(name);
+  }
+  return stacks;
+}
 
 }  // namespace
 
-std::vector<SiteGrowth>
-RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::vector<std::string>& by) {
+std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
+                                   const std::vector<std::string>& by) {
   const std::vector<bool> has_no_verdict = StacksWithoutVerdict(profiles);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
