@@ -172,8 +172,9 @@ TEST(Usage, UnknownCommandSuggestsASimilarOne) {
     const CommandResult result = RunTool({typed, "file"});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("there is no command '" + typed + "'; did you mean '" + meant + "'?"));
-    EXPECT_THAT(result.err,
-                HasSubstr("run, attach, detach, ps, dump, control, serve, doctor, explain, top, diff, ranks, peek, leaks"));
+    EXPECT_THAT(
+        result.err,
+        HasSubstr("run, attach, detach, ps, dump, control, serve, doctor, explain, top, diff, ranks, peek, leaks"));
   }
   EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
 }

@@ -399,7 +399,9 @@ class Finder {
 
   void AddTrust() {
     std::vector<std::string>& problems = found_.problems;
-    for (const Comment& tracker : now_.info.trackers) {
+    // The last profile can be one that is not judged, because the program has freed all.
+    const ProfileInfo& last = profiles_.files()[series_.files.back()].info;
+    for (const Comment& tracker : last.trackers) {
       AddTo(found_.dropped, tracker.Number("dropped_records").value_or(0));
     }
     if (found_.dropped > 0) {
@@ -411,7 +413,7 @@ class Finder {
       return profiles_.text(function.name) == "[before attach]";
     });
     if (!subject_.failures.empty()) AddFailure("", subject_.failures, subject_.next_of_failures);
-    for (const std::string& warning : now_.info.warnings) {
+    for (const std::string& warning : last.warnings) {
       const size_t failed = warning.find("ut of memory on ");
       if (warning.rfind("Recording has been off since ", 0) == 0) {
         AddOff(warning);

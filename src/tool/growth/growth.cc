@@ -91,8 +91,8 @@ class SiteJudge {
     if (!has_course) {
       site.growth = static_cast<int64_t>(life.kept_bytes);
       // A counter counts from the start, as the kept buffers do.
-      if (!series_.counts.empty() && series_.counts.back() > 0)
-        site.per_count = life.kept_bytes / series_.counts.back();
+      const double count = series_.counts.empty() ? 0 : series_.counts[series_.end - 1];
+      if (count > 0) site.per_count = life.kept_bytes / count;
     }
     const bool is_leak = life.finding == Finding::kLeak;
     if (is_leak && has_course && site.growth <= 0) {
