@@ -136,6 +136,11 @@ TEST(Json, IsAsItsSchemaSays) {
     EXPECT_EQ(SchemaProblem(schema, json), "") << testing::PrintToString(command);
   }
   EXPECT_EQ(nlohmann::json::parse(RunTool({"top", files[0], "-n", "1", "--json"}).out)["left_out"], 1);
+  for (const char* command : {"top", "timeline"}) {
+    const std::string out = RunTool({command, HBMPROF_EXAMPLE_RECORDING, "--json"}).out;
+    EXPECT_GT(out.size(), 1000u) << command;
+    EXPECT_LE(out.size(), 6000u) << command << ": 1,500 tokens of four characters, for an agent";
+  }
 }
 
 TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
@@ -186,8 +191,7 @@ TEST(Usage, UnknownCommandSuggestsASimilarOne) {
     const CommandResult result = RunTool({typed, "file"});
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr("there is no command '" + typed + "'; did you mean '" + meant + "'?"));
-    EXPECT_THAT(result.err,
-                HasSubstr("run, attach, doctor, top, diff, leaks, report, "));
+    EXPECT_THAT(result.err, HasSubstr("run, attach, doctor, top, diff, leaks, report, "));
   }
   EXPECT_THAT(RunTool({"nonsense"}).err, HasSubstr("there is no command 'nonsense'\n"));
 }
@@ -238,16 +242,18 @@ TEST(Usage, PeakIsShownIfNothingIsInUse) {
   const std::string dir = ScratchDir();
   std::vector<std::string> files;
   for (int i = 0; i < 2; ++i) {
-    ProfileMaker maker({{"peak_objects", "count"}, {"peak_space", "bytes"}, {"inuse_objects", "count"},
-                        {"inuse_space", "bytes"}});
+    ProfileMaker maker(
+        {{"peak_objects", "count"}, {"peak_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
     maker.Sample({maker.Frame("Load"), maker.Frame("main")}, {1, 4096, 0, 0});
     maker.Comment("hbmprof host=a pid=" + std::to_string(i));
     files.push_back(dir + "/" + std::to_string(i) + ".pb.gz");
     maker.Write(files.back());
   }
-  for (const std::vector<std::string>& command :
-       {std::vector<std::string>{"top", files[0]}, {"top", files[0], files[1]}, {"top", "--tree", files[0], files[1]},
-        {"diff", files[0], files[1]}, {"top", "--callers", "Load", files[0]}}) {
+  for (const std::vector<std::string>& command : {std::vector<std::string>{"top", files[0]},
+                                                  {"top", files[0], files[1]},
+                                                  {"top", "--tree", files[0], files[1]},
+                                                  {"diff", files[0], files[1]},
+                                                  {"top", "--callers", "Load", files[0]}}) {
     const CommandResult result = RunTool(command);
     EXPECT_THAT(result.out, HasSubstr("nothing is in use any more: this is the memory at the peak")) << command[0];
     const nlohmann::json json = ToolJson(command);

@@ -72,7 +72,8 @@ TEST(Ranks, FirstRowNamesTheOutlierOf1024) {
   ASSERT_EQ(json["ranks"].size(), 1024u);
   EXPECT_EQ(json["ranks"][1023]["rank"], "1023") << "in the order of their numbers";
   ASSERT_EQ(json["rows"].size(), 201u);
-  EXPECT_EQ(ToolJson({"diff", "--ranks", "-n", "20", std::filesystem::path(paths[0]).parent_path()})["rows"].size(), 20u)
+  EXPECT_EQ(ToolJson({"diff", "--ranks", "-n", "20", std::filesystem::path(paths[0]).parent_path()})["rows"].size(),
+            20u)
       << "a folder";
   const nlohmann::json& first = json["rows"][0];
   EXPECT_EQ(first["stack"][0]["function"], "Cache::Grow");

@@ -58,7 +58,8 @@ TEST_F(Unreadable, NoFile) {
   const CommandResult result = RunTool({"top", "/nowhere/at/all.pb.gz"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.err, "hbmprof top: /nowhere/at/all.pb.gz: cannot be opened: No such file or directory\n");
-  EXPECT_THAT(RunTool({"diff", "/tmp", "/tmp"}).err, HasSubstr("/tmp: "));
+  EXPECT_THAT(RunTool({"top", "/proc/self"}).err, HasSubstr("/proc/self: the folder has no profiles (*.pb.gz)"));
+  EXPECT_THAT(RunTool({"dump", "/proc/self", "-o", "-"}).err, HasSubstr("/proc/self: is a directory"));
 }
 TEST_F(Unreadable, Empty) { Expect("", "is empty"); }
 TEST_F(Unreadable, NotAProfile) { Expect("#!/bin/sh\necho hello\n", "not a pprof profile"); }

@@ -684,8 +684,7 @@ TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   const std::string path = Written(SmallRecording().Mark(9'000'000'000, mark));
   const CommandResult rows = RunTool({"timeline", path});
   EXPECT_THAT(rows.out, AllOf(HasSubstr("  report " + mark + "\n"), Not(HasSubstr("profile out of memory"))));
-  EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(),
-            Json({{"seconds", 9.0}, {"kind", "report"}, {"name", mark}}));
+  EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(), Json({{"seconds", 9.0}, {"kind", "report"}, {"name", mark}}));
 }
 
 TEST(TimelineCommand, GroupsByFunctionByTagAndByTheValueOfATag) {

@@ -79,7 +79,7 @@ absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& te
   std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
   if (options.json) {
     RowFields<Sums::Row> columns = {ValueField(query, "flat", [](const Sums::Row& row) { return row.flat[1]; }),
-                                  ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; })};
+                                    ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; })};
     AddNameFields(query.grouping, columns);
     for (const bool callers : {true, false}) {
       columns.push_back({"", 'l', nullptr, callers ? "callers" : "callees", [&, callers](const Sums::Row& row) {

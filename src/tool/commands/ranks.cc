@@ -134,10 +134,10 @@ void PrintRanksJson(const RanksOptions& options, const ComparedRanks& compared) 
     };
   };
   RowFields<Row> columns = {{"", 'l', nullptr, "outlier", of_rank(&Row::outlier)},
-                          {"", 'l', nullptr, "median", [](const Row& row) { return row.median; }},
-                          {"", 'l', nullptr, "smallest", of_rank(&Row::smallest)},
-                          {"", 'l', nullptr, "largest", of_rank(&Row::largest)},
-                          {"", 'l', nullptr, "rank_count", [](const Row& row) { return row.rank_count; }}};
+                            {"", 'l', nullptr, "median", [](const Row& row) { return row.median; }},
+                            {"", 'l', nullptr, "smallest", of_rank(&Row::smallest)},
+                            {"", 'l', nullptr, "largest", of_rank(&Row::largest)},
+                            {"", 'l', nullptr, "rank_count", [](const Row& row) { return row.rank_count; }}};
   if (!compared.by.empty()) {
     columns.push_back({"", 'l', nullptr, "labels", [&](const Row& row) {
                          Json labels = Json::object();

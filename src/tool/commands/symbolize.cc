@@ -225,9 +225,8 @@ Command AddSymbolizeCommand(CLI::App& tool) {
       tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
   auto options = std::make_shared<SymbolizeOptions>();
   arguments->add_option("SOURCE", options->files, "Profiles; several are symbolized together")->required();
-  arguments->add_option(
-      "-o,--output", options->output,
-      "The output file; - is standard output; a folder for several profiles. Default: a new file");
+  arguments->add_option("-o,--output", options->output,
+                        "The output file; - is standard output; a folder for several profiles. Default: a new file");
   arguments
       ->add_option("--debug-dir", options->debug_dirs,
                    "Folder with unstripped files, by build id or in any layout; can be repeated")

@@ -175,7 +175,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
     return {heading, 'r', [&](const Sums::Row& row) { return change(change_in(changes, row)); }, "", nullptr};
   };
   RowFields<Sums::Row> columns = {ValueField(query, "flat", [](const Sums::Row& row) { return row.flat[1]; }),
-                                change_column("now", since_previous), change_column("since start", since_first)};
+                                  change_column("now", since_previous), change_column("since start", since_first)};
   if (query.grouping.frames != Grouping::Frames::kNone) {
     columns.push_back(ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; }));
   }

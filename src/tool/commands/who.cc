@@ -133,8 +133,7 @@ LiveNeighbours NeighboursIn(const RecordingState& state, uint64_t address) {
 
 std::string NeighboursText(const OpenedRecording& recording, const LiveNeighbours& neighbours, int64_t time) {
   std::string text = Cat("Live next to it at ", TimeText(recording.reader->tables(), time), ":\n");
-  for (const auto& [where, found] :
-       {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
+  for (const auto& [where, found] : {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
     const auto& [start, buffer] = found;
     text += buffer == nullptr
                 ? Cat("  nothing ", where, " it\n")
@@ -186,8 +185,7 @@ Json ToJson(const OpenedRecording& recording, const Owners& owners, const LiveNe
   for (auto owner = owners.shown.rbegin(); owner != owners.shown.rend(); ++owner) {
     json["owners"].push_back(OwnerJson(recording, *owner, address));
   }
-  for (const auto& [where, found] :
-       {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
+  for (const auto& [where, found] : {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
     const auto& [start, buffer] = found;
     json[where] = buffer == nullptr ? Json() : BufferJson(recording, start, buffer->site, buffer->bytes);
   }

@@ -490,7 +490,8 @@ TEST(AttachRealDriverTest, AllFunctionsOfEachVersion) {
     ASSERT_EQ(std::sscanf(attach.out.c_str() + functions + version.size(), ", %d of %d functions", &some, &all), 2);
     EXPECT_EQ(some, all);
     EXPECT_GT(all, 60);
-    EXPECT_EQ(RunTool({"attach", "--detach", std::to_string(target.pid())}, {"HBMPROF_SOCKET_DIR=" + sockets}).exit_code, 0);
+    EXPECT_EQ(
+        RunTool({"attach", "--detach", std::to_string(target.pid())}, {"HBMPROF_SOCKET_DIR=" + sockets}).exit_code, 0);
     EXPECT_EQ(target.Wait(), 0);
     ++versions;
   }
