@@ -37,7 +37,7 @@ def main():
         processes["run"] = start(tool, "run", "-o", folder, "--")
         for name in ("attached", "detached"):
             command("attach", "-o", folder, str(processes[name].pid))
-        command("detach", str(processes["detached"].pid))
+        command("attach", "--detach", str(processes["detached"].pid))
         nanos = {name: [] for name in processes}
         for _ in range(rounds):
             for name, process in processes.items():

@@ -41,7 +41,7 @@ class Session:
         return done.stdout + done.stderr
 
     def top(self, *arguments):
-        return json.loads(self.command("top", "--json", *arguments))
+        return json.loads(self.command("top", "--json", "-n", "0", *arguments))
 
 
 def pages(session, framework="torch"):
@@ -71,7 +71,7 @@ def context_with_expandable_segments(session):
 def ranks_differ(session):
     """Rank 1 of torchrun holds 16 MiB more at its end."""
     profiles, _ = session.profiles("torchrun-2-ranks")
-    output = session.command("ranks", *profiles)
+    output = session.command("diff", "--ranks", *profiles)
     return None if re.search(r"^ +1 +\+16\.00 MiB .* main", output, re.M) else output
 
 
@@ -85,7 +85,7 @@ def lines_of_the_program(session):
     """GPT-2's memory belongs to lines of the program, not to transformers, which is a package."""
     _, moment = session.profiles("GPT-2-KV-cache")
     rows = session.top("-w", "kind=device", moment)["rows"]
-    others = [row["name"] for row in rows if row["flat"] and "/programs/" not in row["where"]]
+    others = [row["function"] for row in rows if row["flat"] and "/programs/" not in row["where"]]
     return f"rows of others: {others}" if others else None
 
 
@@ -99,7 +99,7 @@ def generated_code(session):
 def operators_of_the_backward_pass(session):
     """Gradients have a row for each operator that made them."""
     _, moment = session.profiles("MLP-Adam")
-    names = [row["name"] for row in session.top("-w", "kind=device", moment)["rows"]]
+    names = [row["function"] for row in session.top("-w", "kind=device", moment)["rows"]]
     wanted = "backward: AddmmBackward0"
     return None if any(name.startswith(wanted) for name in names) else f"no row {wanted}: {names}"
 
@@ -190,7 +190,7 @@ def forward_line(session):
 def kernel_code(session):
     """The default table marks kernel code."""
     _, moment = session.profiles("MLP-Adam")
-    wanted = {row["name"] for row in session.top("-w", "kind=executable", moment)["rows"] if row["flat"]}
+    wanted = {row["function"] for row in session.top("-w", "kind=executable", moment)["rows"] if row["flat"]}
     marked = set(re.findall(r"%  ([^%\n]*) \(kernel code\) ", session.command("top", "-n", "0", moment)))
     return None if marked == wanted and wanted else f"{marked} are marked, not {wanted}"
 

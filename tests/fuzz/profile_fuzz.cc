@@ -51,10 +51,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Run(AddCheckCommand, {path});
   Run(AddTopCommand, {path, "--by", "line,device"});
   Run(AddDiffCommand, {path, path});
-  Run(AddPeekCommand, {"a", path, "--json"});
+  Run(AddTopCommand, {"--callers", "a", path, "--json"});
   Run(AddLeaksCommand, {path, path, path});
-  Run(AddConvertCommand, {path, "--to", "speedscope"});
-  Run(AddConvertCommand, {path, "--to", "folded", "--by", "kind"});
+  Run(AddConvertCommand, {path, "--to", "csv"});
   static const std::string report = std::string(std::getenv("TMPDIR") == nullptr ? "/tmp" : std::getenv("TMPDIR")) +
                                     "/hbmprof_fuzz_" + std::to_string(getpid()) + ".html";
   Run(AddReportCommand, {path, path, path, "-o", report});

@@ -29,8 +29,8 @@ def run_tool(tool, *arguments):
 
 def cumulative(tool, maker, arguments):
   """Returns {function: bytes of the buffers under it}."""
-  rows = json.loads(run_tool(tool, *arguments, "--json", "--cum", "--where", BUFFERS[maker]))["rows"]
-  return {row["name"]: row["cum"] for row in rows}
+  rows = json.loads(run_tool(tool, *arguments, "--json", "-n", "0", "--cum", "--where", BUFFERS[maker]))["rows"]
+  return {row["function"]: row["cum"] for row in rows}
 
 
 def expect(what, found, wanted):

@@ -231,9 +231,9 @@ TEST_F(ControlTest, EveryCommandFindsAProcessInTheGivenFolder) {
   RunningProgram program(sockets_, {"hold"});
   for (std::vector<std::string> command : {std::vector<std::string>{"top", program.name()},
                                            {"diff", program.name(), "--after", "1ms"},
-                                           {"peek", ".", program.name()},
+                                           {"top", "--callers", ".", program.name()},
                                            {"check", program.name()},
-                                           {"convert", "--to", "folded", program.name()},
+                                           {"convert", "--to", "ndjson", program.name()},
                                            {"report", program.name(), "-o", directory_ + "/report.html"},
                                            {"symbolize", "--no-cache", program.name(), "-o", directory_ + "/named"},
                                            {"leaks", program.name(), "--dumps", "3", "--interval", "1ms"},
@@ -421,7 +421,7 @@ TEST_F(ControlTest, TellsItsPlaceInTheRun) {
   const std::string info = Body(second, "info");
   EXPECT_THAT(info, HasSubstr("\nenvironment RANK 1\n"));
   EXPECT_THAT(info, HasSubstr("\nenvironment POD_NAME a b\n"));
-  const CommandResult ranks = Hbmprof({"ranks", second.name(), first.name()});
+  const CommandResult ranks = Hbmprof({"diff", "--ranks", second.name(), first.name()});
   EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
   EXPECT_THAT(ranks.out, HasSubstr("2 ranks of 3 (the others have no profile here): inuse_space from "));
   EXPECT_THAT(ranks.out, HasSubstr("(rank 0)"));

@@ -682,7 +682,7 @@ std::map<std::string, std::map<int, int64_t>> BirthsIn(const std::string& source
   const nlohmann::json top = ToolJson({"top", "--by", "birth,function", "-t", "inuse_objects", source});
   for (const auto& row : top["rows"]) {
     const std::string birth = row["labels"]["birth"];
-    if (!birth.empty()) births[row["name"]][std::stoi(birth)] = row["flat"];
+    if (!birth.empty()) births[row["function"]][std::stoi(birth)] = row["flat"];
   }
   return births;
 }

@@ -187,7 +187,7 @@ TEST(ByLibrary, AddsUpToTheBytesThatTheDriverHas) {
   EXPECT_EQ(ByLibrary({"top", "--by", "library", "--type", "inuse_objects", path}),
             (Bytes{{"PyTorch", 1}, {"NCCL", 1}, {"own code", 1}}));
   const nlohmann::json tree = ToolJson({"top", "--tree", "--by", "library", path});
-  EXPECT_EQ(tree["nodes"][0]["name"], "library=PyTorch");
+  EXPECT_EQ(tree["nodes"][0]["function"], "library=PyTorch");
   EXPECT_EQ(tree["nodes"][0]["cum"], 700);
 }
 
@@ -236,7 +236,7 @@ TEST(ByLibrary, UsersExtendTheTable) {
   EXPECT_EQ(ByLibrary({"top", "--by", "library", path}), (Bytes{{"own code", 100}}));
   EXPECT_EQ(ByLibrary({"top", "--by", "library", "--known", "RMM=^rmm::|librmm", "--known", "libpool", path}),
             (Bytes{{"RMM", 70}, {"libpool", 30}}));
-  EXPECT_EQ(ToolJson({"top", "--known", "RMM=^rmm::", "--focus", "rmm", path})["rows"][0]["name"], "main")
+  EXPECT_EQ(ToolJson({"top", "--known", "RMM=^rmm::", "--focus", "rmm", path})["rows"][0]["function"], "main")
       << "the view of own code skips it";
 }
 

@@ -74,10 +74,10 @@ class Terminal : public testing::Test {
             {"top", files_[0], "--by", "line," + device},
             {"top", files_[0], "--by", "file", "--exact"},
             {"diff", files_[0], files_[2], "--fail-over", "1"},
-            {"peek", "name", files_[0]},
+            {"top", "--callers", "name", files_[0]},
             {"leaks", files_[0], files_[1], files_[2], "--fail-over", "1"},
             {"check", files_[0]},
-            {"convert", files_[0], "--to", "folded", "--by", device},
+            {"convert", files_[0], "--to", "csv"},
             {"symbolize", files_[0], "-o", files_[0] + ".out"},
             {"report", files_[0], "-o", files_[0] + ".html"}};
   }
@@ -126,10 +126,7 @@ TEST_F(Terminal, JsonIsValidUtf8WithoutEffectAndKeepsTheNames) {
     const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
     ASSERT_FALSE(json.is_discarded()) << text;
   }
-  const nlohmann::json speedscope =
-      nlohmann::json::parse(RunTool({"convert", files_[0], "--to", "speedscope"}).out, nullptr, false);
-  ASSERT_FALSE(speedscope.is_discarded());
-  const std::string name = ToolJson({"top", files_[0]})["rows"][0]["name"];
+  const std::string name = ToolJson({"top", files_[0]})["rows"][0]["function"];
   EXPECT_EQ(name.substr(0, 24), std::string("name") + std::string(kHostile).substr(0, 20));
 }
 
@@ -164,8 +161,8 @@ TEST_F(FullDisk, EveryCommandReportsIt) {
   std::vector<std::vector<std::string>> commands = Commands();
   commands.insert(commands.end(), {{"top", files_[0], "--json"},
                                    {"leaks", files_[0], files_[1], files_[2], "--json"},
-                                   {"convert", files_[0], "--to", "speedscope"},
-                                   {"completion", "bash"},
+                                   {"convert", files_[0], "--to", "ndjson"},
+                                   {"--reference", "bash"},
                                    {"--help"},
                                    {"--version"},
                                    {"doctor"}});

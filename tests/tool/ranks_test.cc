@@ -1,9 +1,10 @@
-// hbmprof ranks: profiles of the ranks of one run.
+// hbmprof diff --ranks: profiles of the ranks of one run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
 #include <chrono>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ std::vector<std::string> WriteRanks(const std::string& dir, int count, int outli
 }
 
 nlohmann::json Ranks(const std::vector<std::string>& paths, std::vector<std::string> arguments = {}) {
-  arguments.insert(arguments.begin(), "ranks");
+  arguments.insert(arguments.begin(), {"diff", "--ranks"});
   arguments.insert(arguments.end(), paths.begin(), paths.end());
   return ToolJson(arguments);
 }
@@ -71,8 +72,11 @@ TEST(Ranks, FirstRowNamesTheOutlierOf1024) {
   ASSERT_EQ(json["ranks"].size(), 1024u);
   EXPECT_EQ(json["ranks"][1023]["rank"], "1023") << "in the order of their numbers";
   ASSERT_EQ(json["rows"].size(), 201u);
+  EXPECT_EQ(ToolJson({"diff", "--ranks", "-n", "20", std::filesystem::path(paths[0]).parent_path()})["rows"].size(),
+            20u)
+      << "a folder";
   const nlohmann::json& first = json["rows"][0];
-  EXPECT_EQ(first["stack"][0]["name"], "Cache::Grow");
+  EXPECT_EQ(first["stack"][0]["function"], "Cache::Grow");
   EXPECT_EQ(first["outlier"]["rank"], "517");
   EXPECT_EQ(first["outlier"]["value"], 3 * kMiB);
   EXPECT_EQ(first["median"], 0);
@@ -118,14 +122,14 @@ TEST(Ranks, FindsALargerAndASmallerRank) {
     maker.Write(paths.back());
   }
   const nlohmann::json json = Ranks(paths);
-  EXPECT_EQ(json["rows"][0]["stack"][0]["name"], "Activations");
+  EXPECT_EQ(json["rows"][0]["stack"][0]["function"], "Activations");
   EXPECT_EQ(json["rows"][0]["outlier"]["rank"], "5");
   EXPECT_EQ(json["rows"][0]["median"], 20 * kMiB);
-  EXPECT_EQ(json["rows"][1]["stack"][0]["name"], "Optimizer");
+  EXPECT_EQ(json["rows"][1]["stack"][0]["function"], "Optimizer");
   EXPECT_EQ(json["rows"][1]["outlier"]["rank"], "9");
   EXPECT_EQ(json["rows"][1]["smallest"]["value"], 10 * kMiB);
   EXPECT_EQ(json["rows"][1]["largest"]["value"], 60 * kMiB);
-  std::vector<std::string> arguments = {"ranks", "-n", "2"};
+  std::vector<std::string> arguments = {"diff", "--ranks", "-n", "2"};
   arguments.insert(arguments.end(), paths.begin(), paths.end());
   const CommandResult text = RunTool(arguments);
   EXPECT_THAT(text.out, HasSubstr("16 ranks: inuse_space from 131.00 MiB (rank 9) to 251.00 MiB (rank 5)\n"));
@@ -166,14 +170,14 @@ TEST(Ranks, ProcessesOfARankAreAddedUpAndProfilesOfAProcessAreNot) {
   };
   const std::vector<std::string> paths = {write("0.pb.gz", 0, 1, 20, 7), write("0.early.pb.gz", 0, 1, 10, 5),
                                           write("1.pb.gz", 1, 2, 20, 3), write("1.worker.pb.gz", 1, 3, 20, 4)};
-  std::vector<std::string> arguments = {"ranks", "--json"};
+  std::vector<std::string> arguments = {"diff", "--ranks", "--json"};
   arguments.insert(arguments.end(), paths.begin(), paths.end());
   const nlohmann::json json = nlohmann::json::parse(RunTool(arguments).out);
   ASSERT_EQ(json["ranks"].size(), 2u);
   EXPECT_EQ(json["ranks"][0]["total"], 7);
   EXPECT_EQ(json["ranks"][1]["total"], 7);
   EXPECT_EQ(json["ranks"][1]["files"].size(), 2u);
-  arguments.erase(arguments.begin() + 1);
+  arguments.erase(arguments.begin() + 2);  // --json
   const CommandResult text = RunTool(arguments);
   EXPECT_THAT(text.err, HasSubstr("only the last profile of each process counts: 3 of 4"));
   EXPECT_THAT(text.out, HasSubstr("1 row, which is equal in all ranks\n"));
@@ -193,14 +197,14 @@ TEST(Ranks, RowsCanBeLabels) {
     maker.Write(paths.back());
   }
   const nlohmann::json json = Ranks(paths, {"--by", "library"});
-  ASSERT_EQ(json["rows"].size(), 3u);
+  ASSERT_EQ(json["rows"].size(), 2u);
+  EXPECT_EQ(json["equal_rows"], 1) << "own code";
   EXPECT_EQ(json["rows"][0]["labels"]["library"], "unaccounted (contexts, modules, driver)");
   EXPECT_EQ(json["rows"][0]["outlier"]["rank"], "0");
   EXPECT_EQ(json["rows"][1]["labels"]["library"], "NCCL");
   EXPECT_EQ(json["rows"][1]["outlier"]["rank"], "2");
-  EXPECT_EQ(json["rows"][2]["labels"]["library"], "own code");
-  EXPECT_FALSE(json["rows"][2].contains("stack"));
-  EXPECT_EQ(Ranks(paths, {"--by", "stack,library"})["rows"][1]["stack"][0]["name"], "main");
+  EXPECT_FALSE(json["rows"][1].contains("stack"));
+  EXPECT_EQ(Ranks(paths, {"--by", "stack,library"})["rows"][1]["stack"][0]["function"], "main");
 }
 
 // The profiles are read in parts. A label and a filter for it need not be in the first of them.
@@ -217,15 +221,15 @@ TEST(Ranks, ALabelCanBeInTheLastProfileOnly) {
     maker.Write(paths.back());
   }
   const nlohmann::json by_label = Ranks(paths, {"--by", "phase"});
-  ASSERT_EQ(by_label["rows"].size(), 2u);
+  ASSERT_EQ(by_label["rows"].size(), 1u);
   EXPECT_EQ(by_label["rows"][0]["labels"]["phase"], "decode");
   EXPECT_EQ(by_label["rows"][0]["outlier"]["rank"], "69");
   EXPECT_EQ(by_label["rows"][0]["rank_count"], 1);
   const nlohmann::json filtered = Ranks(paths, {"-w", "phase=decode"});
   ASSERT_EQ(filtered["rows"].size(), 1u);
-  EXPECT_EQ(filtered["rows"][0]["stack"][0]["name"], "Cache::Grow");
+  EXPECT_EQ(filtered["rows"][0]["stack"][0]["function"], "Cache::Grow");
   EXPECT_EQ(filtered["rows"][0]["largest"]["value"], 700);
-  EXPECT_EQ(RunTool({"ranks", paths[0], paths[1], "--by", "phase"}).exit_code, 2) << "no profile has it";
+  EXPECT_EQ(RunTool({"diff", "--ranks", paths[0], paths[1], "--by", "phase"}).exit_code, 2) << "no profile has it";
 }
 
 TEST(Ranks, RefusesProfilesThatCannotBeCompared) {
@@ -236,11 +240,11 @@ TEST(Ranks, RefusesProfilesThatCannotBeCompared) {
   ProfileMaker other({{"inuse_objects", "count"}, {"inuse_space", "kilobytes"}});
   other.Sample({other.Frame("main")}, {1, 1});
   other.Write(dir + "/b.pb.gz");
-  const CommandResult result = RunTool({"ranks", dir + "/a.pb.gz", dir + "/b.pb.gz"});
+  const CommandResult result = RunTool({"diff", "--ranks", dir + "/a.pb.gz", dir + "/b.pb.gz"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.err, HasSubstr("b.pb.gz: inuse_space is in kilobytes, but in"));
-  EXPECT_EQ(RunTool({"ranks", dir + "/a.pb.gz", "--by", "phase"}).exit_code, 2);
-  EXPECT_EQ(RunTool({"ranks", dir + "/missing.pb.gz"}).exit_code, 2);
+  EXPECT_EQ(RunTool({"diff", "--ranks", dir + "/a.pb.gz", "--by", "phase"}).exit_code, 2);
+  EXPECT_EQ(RunTool({"diff", "--ranks", dir + "/missing.pb.gz"}).exit_code, 2);
 }
 
 }  // namespace

@@ -58,8 +58,8 @@ TEST_F(Unreadable, NoFile) {
   const CommandResult result = RunTool({"top", "/nowhere/at/all.pb.gz"});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_EQ(result.err, "hbmprof top: /nowhere/at/all.pb.gz: cannot be opened: No such file or directory\n");
-  EXPECT_THAT(RunTool({"top", "/tmp"}).err,
-              HasSubstr("/tmp: is a directory; name the profiles in it, such as /tmp/*.pb.gz"));
+  EXPECT_THAT(RunTool({"top", "/proc/self"}).err, HasSubstr("/proc/self: the folder has no profiles (*.pb.gz)"));
+  EXPECT_THAT(RunTool({"dump", "/proc/self", "-o", "-"}).err, HasSubstr("/proc/self: is a directory"));
 }
 TEST_F(Unreadable, Empty) { Expect("", "is empty"); }
 TEST_F(Unreadable, NotAProfile) { Expect("#!/bin/sh\necho hello\n", "not a pprof profile"); }
@@ -175,58 +175,6 @@ TEST(DefaultSampleType, IsTheFilesOwnAndInUseForSeveralFiles) {
 
 // --- convert ------------------------------------------------------------------------------------------------------
 
-TEST(Convert, WritesFoldedStacks) {
-  const std::string path = ScratchDir() + "/p.pb.gz";
-  ProfileMaker maker = Sound();
-  maker.Sample({maker.Frame("a;b\nc")}, {1, 5});
-  maker.Sample({}, {1, 7});
-  maker.Write(path);
-  EXPECT_EQ(RunTool({"convert", path, "--to", "folded"}).out,
-            "[no stack] 7\na:b:c 5\nmain;leaf 4096\nmain;other 100\n");
-  EXPECT_THAT(RunTool({"convert", path, "--to", "folded", "--by", "device", "--type", "inuse_objects"}).out,
-              HasSubstr("device=GPU:0;main;other 2\n"));
-}
-
-// Lines are in the order of their texts, and equal texts are one line, also if the stacks differ.
-TEST(Convert, SortsFoldedStacksByText) {
-  const std::string path = ScratchDir() + "/p.pb.gz";
-  ProfileMaker maker;
-  const uint64_t main = maker.Frame("main");
-  maker.Sample({maker.Frame("g"), maker.Frame("f"), main}, {1, 1});
-  maker.Sample({maker.Frame("f(int)"), main}, {1, 2}, {{"device", "GPU:10"}});
-  maker.Sample({maker.Frame("f"), main}, {1, 4}, {{"device", "GPU:1"}});
-  maker.Sample({maker.Location(0, 1, {{maker.Function("f")}, {maker.Function("main")}})}, {1, 8});
-  maker.Sample({main}, {1, 16});
-  maker.Sample({maker.Frame("f", "f.cc", 2), main}, {1, -4}, {{"device", "GPU:1"}});
-  maker.Sample({}, {1, 32}, {{"device", "GPU:1"}});
-  maker.Sample({}, {1, 64});
-  maker.Write(path);
-  EXPECT_EQ(RunTool({"convert", path, "--to", "folded"}).out,
-            "[no stack] 96\nmain 16\nmain;f 8\nmain;f(int) 2\nmain;f;g 1\n");
-  EXPECT_EQ(RunTool({"convert", path, "--to", "folded", "--by", "device"}).out,
-            "device= 64\ndevice=;main 16\ndevice=;main;f 8\ndevice=;main;f;g 1\ndevice=GPU:1 32\n"
-            "device=GPU:10;main;f(int) 2\ndevice=GPU:1;main;f 0\n");
-}
-
-TEST(Convert, WritesSpeedscope) {
-  const std::string dir = ScratchDir();
-  Sound().Write(dir + "/p.pb.gz");
-  ASSERT_EQ(RunTool({"convert", dir + "/p.pb.gz", "--to", "speedscope", "-o", dir + "/p.json"}).exit_code, 0);
-  std::ifstream file(dir + "/p.json");
-  const nlohmann::json json = nlohmann::json::parse(file);
-  EXPECT_EQ(json["$schema"], "https://www.speedscope.app/file-format-schema.json");
-  ASSERT_EQ(json["profiles"].size(), 2u);
-  const nlohmann::json& bytes = json["profiles"][1];
-  EXPECT_EQ(bytes["type"], "sampled");
-  EXPECT_EQ(bytes["unit"], "bytes");
-  EXPECT_EQ(bytes["endValue"], 4196);
-  ASSERT_EQ(bytes["samples"].size(), bytes["weights"].size());
-  for (const auto& sample : bytes["samples"]) {
-    for (const auto& frame : sample) EXPECT_LT(frame.get<size_t>(), json["shared"]["frames"].size());
-  }
-  EXPECT_EQ(json["shared"]["frames"][bytes["samples"][0][0].get<size_t>()]["name"], "main");
-}
-
 // --- Size ---------------------------------------------------------------------------------------------------------
 
 ProfileMaker Large(int seed) {
@@ -324,11 +272,11 @@ TEST(Reader, ReadsManyDeepRecursiveStacks) {
     }
     const nlohmann::json json = ToolJson({"top", path});
     ASSERT_TRUE(json.is_object()) << depth;
-    EXPECT_EQ(json["rows"][0]["name"], "Recursion");
+    EXPECT_EQ(json["rows"][0]["function"], "Recursion");
     EXPECT_EQ(json["rows"][0]["flat"], int64_t{stacks} * 100 + 100);
     EXPECT_EQ(RunTool({"diff", path, path}).exit_code, 0) << depth;
-    EXPECT_EQ(RunTool({"ranks", path, path}).exit_code, 0) << depth;
-    EXPECT_EQ(RunTool({"convert", path, "--to", "folded", "-o", "/dev/null"}).err, "") << depth;
+    EXPECT_EQ(RunTool({"diff", "--ranks", path, path}).exit_code, 0) << depth;
+    EXPECT_EQ(RunTool({"convert", path, "--to", "csv", "-o", "/dev/null"}).err, "") << depth;
     EXPECT_THAT(RunTool({"top", "--tree", "-n", "3", path}).out, HasSubstr("[other call stacks]")) << depth;
     const std::string page = path + ".html";
     ASSERT_EQ(RunTool({"report", path, "-o", page}).err, "") << depth;
@@ -363,7 +311,7 @@ TEST(FunctionNames, DoNotDependOnOtherNames) {
     maker->Write(path);
     const nlohmann::json json = ToolJson({"top", path});
     ASSERT_TRUE(json.is_object());
-    EXPECT_EQ(json["rows"][0]["name"], "wanted") << (maker == &alone ? "alone" : "crowded");
+    EXPECT_EQ(json["rows"][0]["function"], "wanted") << (maker == &alone ? "alone" : "crowded");
   }
 }
 

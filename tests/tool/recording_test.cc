@@ -55,7 +55,7 @@ nlohmann::json InUseAt(const std::string& recording, const std::string& moment) 
   nlohmann::json values = nlohmann::json::object();
   const nlohmann::json top = ToolJson({"top", recording + "@" + moment, "-t", "inuse_space"});
   for (const auto& row : top["rows"]) {
-    if (row["flat"] != 0) values[row["name"].get<std::string>()] = row["flat"];
+    if (row["flat"] != 0) values[row["function"].get<std::string>()] = row["flat"];
   }
   return values;
 }
@@ -97,8 +97,8 @@ TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const std::string one = file + "@1500ms";
   const std::string two = file + "@2500ms";
   EXPECT_EQ(ToolJson({"diff", one, two, "-t", "inuse_space"})["change"], 16 * kMiB);
-  EXPECT_THAT(RunTool({"peek", "Attention", two}).out, HasSubstr("16.00 MiB"));
-  EXPECT_THAT(RunTool({"convert", "--to", "folded", two}).out, HasSubstr("main;llm::Attention 16777216\n"));
+  EXPECT_THAT(RunTool({"top", "--callers", "Attention", two}).out, HasSubstr("16.00 MiB"));
+  EXPECT_THAT(RunTool({"convert", "--to", "csv", two}).out, HasSubstr("main;llm::Attention"));
   EXPECT_THAT(RunTool({"convert", "--to", "csv", two}).out, HasSubstr(two + ","))
       << "a table of samples, not of events";
   EXPECT_EQ(RunTool({"report", one, two, file, "-o", file + ".html"}).exit_code, 0);
@@ -494,7 +494,7 @@ TEST(Tables, AnswerTheDocumentedQueries) {
   // Of the recording: the leaked pages are still in use.
   const nlohmann::json top = ToolJson({"top", dir + "/load.hbmrec"});
   for (const auto& row : top["rows"]) {
-    if (row["name"] != "llm::KvCache::LeakPage") continue;
+    if (row["function"] != "llm::KvCache::LeakPage") continue;
     const auto bytes = row["flat"].get<int64_t>();
     EXPECT_THAT(answers[3].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
                                              std::to_string(bytes) + "]"));

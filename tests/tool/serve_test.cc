@@ -226,7 +226,7 @@ TEST_F(ServeTest, ProcessesHaveAHistory) {
   const nlohmann::json& process = json["processes"][0];
   EXPECT_EQ(process["id"], std::to_string(program.pid()));
   EXPECT_EQ(process["history"][0], 3'000'000);
-  EXPECT_EQ(process["memory"][0]["device"], "sim:0");
+  EXPECT_EQ(process["memories"][0]["name"], "sim:0");
 }
 
 TEST_F(ServeTest, EndsWhileARequestWaits) {
@@ -306,10 +306,10 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"diff", url, url},
                                                     {"diff", url, url, "--json"},
                                                     {"diff", url, "--after", "x"},
-                                                    {"ranks", url, url},
-                                                    {"ranks", url, "--json"},
-                                                    {"peek", ".", url, "--json"},
-                                                    {"peek", "nonsense", url},
+                                                    {"diff", "--ranks", url, url},
+                                                    {"diff", "--ranks", url, "--json"},
+                                                    {"top", "--callers", ".", url, "--json"},
+                                                    {"top", "--callers", "nonsense", url},
                                                     {"leaks", url},
                                                     {"leaks", url, url, url},
                                                     {"leaks", url, url, url, "--json"},
@@ -328,16 +328,17 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"dump", url, "--reset-peak"},
                                                     {"control", url, "info"},
                                                     {"attach", url},
-                                                    {"detach", url},
+                                                    {"attach", "--detach", url},
                                                     {"run", url},
                                                     {"run", "--", url},
                                                     {"run", "--library", url, "true"},
                                                     {"doctor", url},
                                                     {"serve", "--token-file", url},
-                                                    {"completion", url},
+                                                    {"--reference", url},
+                                                    {"help", url},
                                                     {"ps", url},
                                                     {"ps", "--socket-dir", url}};
-  for (const char* format : {"folded", "speedscope", "births", "ndjson", "csv", "perfetto", "memory_viz", "xplane"}) {
+  for (const char* format : {"births", "ndjson", "csv", "perfetto", "memory_viz", "xplane"}) {
     commands.push_back({"convert", url, "--to", format, "-o", file(format)});
   }
   return commands;

@@ -59,13 +59,21 @@ Rows PprofRows(const std::vector<std::string>& arguments) {
   return Sorted(rows);
 }
 
+// The function, line or file.
+std::string NameOf(const nlohmann::json& row) {
+  for (const char* key : {"function", "line"}) {
+    if (row.contains(key)) return row[key];
+  }
+  return row["file"];
+}
+
 Rows ToolRows(std::vector<std::string> arguments) {
   Rows rows;
   arguments.push_back("--no-own");  // pprof shows all frames
   const nlohmann::json json = ToolJson(arguments);
   if (!json.is_object()) return rows;
   for (const auto& row : json["rows"]) {
-    rows.emplace(row["name"].get<std::string>(), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
+    rows.emplace(NameOf(row), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
   }
   return Sorted(rows);
 }
@@ -73,14 +81,14 @@ Rows ToolRows(std::vector<std::string> arguments) {
 // Rows of the command, which may print warnings about filters that match nothing.
 Rows FilteredRows(const std::vector<std::string>& arguments) {
   std::vector<std::string> all = arguments;
-  all.insert(all.end(), {"--json", "--no-own"});
+  all.insert(all.end(), {"--json", "--no-own", "-n", "0"});
   const CommandResult result = RunTool(all);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   Rows rows;
   const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
   if (!json.is_object()) return rows;
   for (const auto& row : json["rows"]) {
-    rows.emplace(row["name"].get<std::string>(), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
+    rows.emplace(NameOf(row), RowValues{row["flat"].get<int64_t>(), row["cum"].get<int64_t>()});
   }
   return Sorted(rows);
 }
@@ -385,7 +393,7 @@ TEST(Series, OnlyTheLastProfileOfEachProcessCounts) {
   const std::vector<std::string> counted = {files[0], files[3], files[4]};
   const std::string note = ": only the last profile of each process counts: 3 of 5\n";
   for (std::vector<std::string> command :
-       {std::vector<std::string>{"top"}, {"top", "--tree"}, {"peek", "f"}, {"diff", base}}) {
+       {std::vector<std::string>{"top"}, {"top", "--tree"}, {"top", "--callers", "f"}, {"diff", base}}) {
     const std::string name = command[0];
     command.insert(command.end(), files.begin(), files.end());
     EXPECT_EQ(RunTool(command).err, "hbmprof " + name + note);
@@ -394,10 +402,6 @@ TEST(Series, OnlyTheLastProfileOfEachProcessCounts) {
     EXPECT_EQ(json["files"], counted) << name;
     EXPECT_EQ(json[name == "diff" ? "now_total" : "total"], 123) << name;
   }
-  std::vector<std::string> folded = {"convert", "--to", "folded"};
-  folded.insert(folded.end(), files.begin(), files.end());
-  EXPECT_EQ(RunTool(folded).out, "main;f 123\n");
-  EXPECT_EQ(RunTool(folded).err, "hbmprof convert" + note);
   EXPECT_EQ(RunTool({"top", last, files[3], files[4]}).err, "") << "one of each";
 }
 
@@ -420,7 +424,7 @@ TEST(Top, CodeOutsideOfAllBinariesHasNoPosition) {
   const std::string path = ScratchDir() + "/outside.pb.gz";
   maker.Write(path);
   const nlohmann::json json = ToolJson({"top", path, "--no-own"});
-  for (const auto& row : json["rows"]) EXPECT_EQ(row["where"], row["name"] == "<unknown>" ? "" : "[app]") << row;
+  for (const auto& row : json["rows"]) EXPECT_EQ(row["where"], row["function"] == "<unknown>" ? "" : "[app]") << row;
   EXPECT_EQ(json["rows"].size(), 2u);
 }
 
@@ -453,7 +457,7 @@ TEST_F(AgainstPprof, DiffUsesTheFinerUnit) {
 
 TEST_F(AgainstPprof, PeekHasTheSameCallersAndCallees) {
   const CommandResult pprof = GooglePprof().Run({"-peek=KvCache|Decode|app::", "-unit=bytes", made_[0].path});
-  const nlohmann::json json = ToolJson({"peek", "KvCache|Decode|app::", made_[0].path});
+  const nlohmann::json json = ToolJson({"top", "--callers", "KvCache|Decode|app::", made_[0].path});
   ASSERT_TRUE(json.is_object());
   size_t edges = 0;
   for (const auto& row : json["rows"]) edges += row["callers"].size() + row["callees"].size();
@@ -470,7 +474,7 @@ TEST_F(AgainstPprof, PeekHasTheSameCallersAndCallees) {
     for (const auto& row : json["rows"]) {
       for (const char* side : {"callers", "callees"}) {
         for (const auto& other : row[side]) {
-          found = found || (other["name"] == match[2].str() && other["cum"] == std::stoll(match[1]));
+          found = found || (other["function"] == match[2].str() && other["cum"] == std::stoll(match[1]));
         }
       }
     }

@@ -450,8 +450,8 @@ class LlmServer : public testing::Test {
 
 TEST_F(LlmServer, ViewersShowTheSamePeakAndLeak) {
   const Peak peak = PeakOf(recording_);
-  EXPECT_EQ(timeline_["peak_bytes"], peak.bytes);
-  EXPECT_EQ(timeline_["peak_time_ns"], peak.time);
+  EXPECT_EQ(timeline_["peak"], peak.bytes);
+  EXPECT_DOUBLE_EQ(timeline_["peak_seconds"], static_cast<double>(peak.time) / 1e9);
   EXPECT_GT(holders_[kLeak], leaked_);
 
   const ReportPage page(recording_);
@@ -597,9 +597,9 @@ TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
   const Json json = ToolJson({"timeline", path_, "--sites", "0", "--rows", "50", "--by", "function"});
   ASSERT_EQ(json["memories"].size(), 1u);
   const Json& memory = json["memories"][0];
-  EXPECT_EQ(memory["device"], "GPU:0");
-  EXPECT_EQ(memory["peak_bytes"], peak_.bytes);
-  EXPECT_EQ(memory["peak_time_ns"], peak_.time);
+  EXPECT_EQ(memory["name"], "GPU:0");
+  EXPECT_EQ(memory["peak"], peak_.bytes);
+  EXPECT_DOUBLE_EQ(memory["peak_seconds"], static_cast<double>(peak_.time) / 1e9);
   BytesByName holders;
   for (const Json& row : memory["at_peak"]) holders[row["function"]] += row["bytes"].get<int64_t>();
   if (peak_.idle != 0) {
@@ -684,8 +684,7 @@ TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   const std::string path = Written(SmallRecording().Mark(9'000'000'000, mark));
   const CommandResult rows = RunTool({"timeline", path});
   EXPECT_THAT(rows.out, AllOf(HasSubstr("  report " + mark + "\n"), Not(HasSubstr("profile out of memory"))));
-  EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(),
-            Json({{"time_ns", 9'000'000'000}, {"kind", "report"}, {"name", mark}}));
+  EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(), Json({{"seconds", 9.0}, {"kind", "report"}, {"name", mark}}));
 }
 
 TEST(TimelineCommand, GroupsByFunctionByTagAndByTheValueOfATag) {

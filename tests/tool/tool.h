@@ -15,8 +15,12 @@ std::string ToolPath();
 
 CommandResult RunTool(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {});
 
-// RunTool with --json, its output parsed; null if it failed.
+// RunTool with --json, its output parsed, with all rows unless the arguments have -n; null if it failed.
 nlohmann::json ToolJson(std::vector<std::string> arguments);
+
+// Returns what in `value` is not as the JSON Schema says; "" if nothing is. Knows the words that docs/schema uses.
+std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value,
+                          const std::string& where = "answer");
 
 // Returns an empty folder that only this test uses.
 std::string ScratchDir();

@@ -56,7 +56,7 @@ std::map<std::string, int64_t> Flat(const std::vector<std::string>& arguments) {
   std::map<std::string, int64_t> flat;
   const nlohmann::json json = ToolJson(arguments);
   for (const auto& row : json["rows"]) {
-    if (row["flat"] != 0) flat[row["name"]] = row["flat"];
+    if (row["flat"] != 0) flat[row["function"]] = row["flat"];
   }
   return flat;
 }
@@ -70,8 +70,8 @@ TEST(Diff, GrowthComesBeforeShrinkageOfTheSameSize) {
     std::vector<std::string> arguments = {"diff", dir + "/before.pb.gz", dir + "/after.pb.gz"};
     if (*order != '\0') arguments.push_back(order);
     const nlohmann::json json = ToolJson(arguments);
-    EXPECT_EQ(json["rows"][0]["name"], "Keeps");
-    EXPECT_EQ(json["rows"][1]["name"], "AllocatesSegments");
+    EXPECT_EQ(json["rows"][0]["function"], "Keeps");
+    EXPECT_EQ(json["rows"][1]["function"], "AllocatesSegments");
   }
 }
 
@@ -313,6 +313,28 @@ TEST(OwnCode, OperatorsNameTheBackwardPass) {
   EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"backward: AddmmBackward0 [PyTorch]", 120}}));
 }
 
+TEST(OwnCode, LeavesOutTheInterpreterBetweenPythonFunctions) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  const std::string python = "/usr/bin/python3.11";
+  WriteStacks(path, {{{{"/x/libtorch_cuda.so", "at::empty"},
+                       {python, "_PyObject_MakeTpCall"},
+                       {python, "Model.forward", "/srv/model.py"},
+                       {python, "slot_tp_call"},
+                       {python, "type_call"},
+                       {python, "main", "/srv/train.py"},
+                       {python, "Py_RunMain"}},
+                      100}});
+  const auto functions = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> names;
+    const nlohmann::json json = ToolJson(arguments);
+    for (const auto& node : json["nodes"]) names.push_back(node["function"]);
+    return names;
+  };
+  EXPECT_THAT(functions({"top", "--tree", path}), testing::ElementsAre("main", "Model.forward"));
+  EXPECT_EQ(functions({"top", "--tree", "--no-own", path}).size(), 7u);
+  EXPECT_EQ(Flat({"top", path}), (std::map<std::string, int64_t>{{"Model.forward", 100}}));
+}
+
 TEST(OwnCode, SkipsInlinedLibraryFunctionsOfALocation) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
@@ -323,7 +345,7 @@ TEST(OwnCode, SkipsInlinedLibraryFunctionsOfALocation) {
   maker.Write(path);
   const nlohmann::json json = ToolJson({"top", "--own", path});
   ASSERT_EQ(json["rows"].size(), 1u);
-  EXPECT_EQ(json["rows"][0]["name"], "app::Load");
+  EXPECT_EQ(json["rows"][0]["function"], "app::Load");
   EXPECT_EQ(json["rows"][0]["where"], "/src/load.cc:12");
 }
 
@@ -386,17 +408,16 @@ TEST(OwnCode, IsTheDefaultOfTopAndDiffWithoutOuterLibraryFrames) {
   const std::string after = write("after", 3072);
   const CommandResult top = RunTool({"top", after});
   EXPECT_THAT(top.out, HasSubstr("stacks start at the first frame outside of known libraries (--no-own shows all"));
-  EXPECT_THAT(top.out, HasSubstr("function                  where\n"
-                                 "3.00 KiB  100.00%  3.00 KiB  100.00%  Cache.grow                /srv/serve.py:7\n"));
+  EXPECT_THAT(top.out, HasSubstr("function    where\n"
+                                 "3.00 KiB  100.00%  3.00 KiB  100.00%  Cache.grow  /srv/serve.py:7\n"));
   const std::string tree =
-      "main                       /srv/serve.py:7\n"
-      "3.00 KiB  100.00%             _PyEval_EvalFrameDefault  [python3.11]\n"
-      "3.00 KiB  100.00%  3.00 KiB    Cache.grow               /srv/serve.py:7\n";
+      "main         /srv/serve.py:7\n"
+      "3.00 KiB  100.00%  3.00 KiB   Cache.grow  /srv/serve.py:7\n";
   EXPECT_THAT(RunTool({"top", "--tree", after}).out, testing::EndsWith(tree));
   EXPECT_EQ(Flat({"diff", before, after}), (std::map<std::string, int64_t>{{"Cache.grow", 2048}}));
   EXPECT_EQ(Flat({"diff", "--no-own", before, after}), (std::map<std::string, int64_t>{{"cuMemAlloc_v2", 2048}}));
   EXPECT_THAT(RunTool({"top", "--tree", "--no-own", after}).out, HasSubstr("  _start  "));
-  EXPECT_EQ(ToolJson({"peek", "cuMemAlloc", after})["rows"].size(), 1u) << "peek shows all callers and callees";
+  EXPECT_EQ(ToolJson({"top", "--callers", "cuMemAlloc", after})["rows"].size(), 1u) << "all callers and callees";
 }
 
 // --- Call trees --------------------------------------------------------------------------------------------------
@@ -448,15 +469,16 @@ TEST_F(Tree, DiffShowsChangesWithSumZero) {
                              "-3.00 KiB  -37.50%  -3.00 KiB    Decode\n"));
   const nlohmann::json json = ToolJson({"diff", "--tree", path_, after});
   ASSERT_EQ(json["nodes"].size(), 4u);
-  EXPECT_EQ(json["nodes"][2]["name"], "Prefill");
+  EXPECT_EQ(json["nodes"][2]["function"], "Prefill");
   EXPECT_EQ(json["nodes"][2]["cum"], 3072);
 }
 
-TEST_F(Tree, JsonHasAllNodesInOrder) {
-  const nlohmann::json json = ToolJson({"top", "--tree", "-n", "1", path_});
+TEST_F(Tree, JsonHasTheNodesInOrder) {
+  EXPECT_EQ(ToolJson({"top", "--tree", "-n", "1", path_})["left_out"], 4);
+  const nlohmann::json json = ToolJson({"top", "--tree", path_});
   std::string nodes;
   for (const auto& node : json["nodes"]) {
-    nodes += std::to_string(node["depth"].get<int>()) + node["name"].get<std::string>() + " ";
+    nodes += std::to_string(node["depth"].get<int>()) + node["function"].get<std::string>() + " ";
   }
   EXPECT_EQ(nodes, "1main 2Serve 3Decode 3Prefill 2Load ");
   EXPECT_EQ(json["nodes"][1]["flat"], 1024);
@@ -524,7 +546,7 @@ TEST_F(OnATerminal, RanksShowTheInnermostFunctions) {
     maker.Write(rank == 0 ? before_ : after_);
   }
   const auto ranks = [&](unsigned short columns) {
-    return RunOnTerminal({"ranks", before_, after_}, {{"PAGER", "cat"}, {"NO_COLOR", "1"}}, 200, columns);
+    return RunOnTerminal({"diff", "--ranks", before_, after_}, {{"PAGER", "cat"}, {"NO_COLOR", "1"}}, 200, columns);
   };
   EXPECT_THAT(ranks(200), HasSubstr("  kv::Grow < llm::Server::HandleRequest < main\n"));
   EXPECT_THAT(ranks(100), HasSubstr("  kv::Grow < llm::Server::HandleRequest\n"));

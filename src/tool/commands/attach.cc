@@ -1,4 +1,4 @@
-// `hbmprof attach` and `hbmprof detach`: records the allocations of a process that was started without hbmprof.
+// `hbmprof attach`: records the allocations of a process that was started without hbmprof, and ends that.
 #include "src/tool/attach/attach.h"
 
 #include <sys/stat.h>
@@ -50,21 +50,11 @@ bool IsForLibrary(std::string_view name) {
 absl::StatusOr<pid_t> FindPid(const std::string& pid_or_name) {
   pid_t pid = 0;
   if (absl::SimpleAtoi(pid_or_name, &pid) && pid > 0) return pid;
-  std::vector<pid_t> found;
-  std::string ids;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
-    std::ifstream file(entry.path() / "comm");
-    std::string name;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || !std::getline(file, name)) continue;
-    // The kernel cuts a name to 15 characters.
-    if (name != pid_or_name.substr(0, 15)) continue;
-    found.push_back(pid);
-    ids += Cat(ids.empty() ? "" : ", ", pid);
-  }
+  const std::vector<int64_t> found = RunningProcesses(pid_or_name);
   if (found.empty()) return absl::NotFoundError(Cat("there is no process ", pid_or_name));
-  if (found.size() == 1) return found.front();
-  return absl::InvalidArgumentError(Cat("several processes are named ", pid_or_name, "; give one of these ids: ", ids));
+  if (found.size() == 1) return static_cast<pid_t>(found.front());
+  return absl::InvalidArgumentError(
+      Cat("several processes are named ", pid_or_name, "; give one of these ids: ", absl::StrJoin(found, ", ")));
 }
 
 uid_t OwnerOf(const Target& target) {
@@ -299,19 +289,20 @@ Command AddAttachCommand(CLI::App& tool) {
       ".\n"
       "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
       "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");
-  return {arguments, [options, arguments] {
+  auto detach = std::make_shared<bool>(false);
+  arguments->add_flag("--detach", *detach, "End the recording that attach has begun");
+  AddProcessOptions(*arguments, true);
+  return {arguments, [options, arguments, detach]() -> absl::StatusOr<int> {
             const bool has_output = arguments->count("--output") != 0;
+            if (*detach) {
+              const bool has_other = has_output || !options->interval.empty() || !options->library.empty() ||
+                                     !options->record.empty() || options->allow_seccomp;
+              if (has_other) return InvalidArgument("--detach takes no other option");
+              return RunDetach(options->process);
+            }
             return RunAttach(*options, has_output,
                              has_output || !options->interval.empty() || !options->record.empty());
           }};
-}
-
-Command AddDetachCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("detach", "End the recording that hbmprof attach has begun");
-  auto process = std::make_shared<std::string>();
-  arguments->add_option("PROCESS", *process, "Process id or name")->required();
-  AddProcessOptions(*arguments);
-  return {arguments, [process] { return RunDetach(*process); }};
 }
 
 }  // namespace hbmprof::tool

@@ -22,10 +22,31 @@ struct Command {
 
 // Each of these functions adds its subcommand to the command line.
 using AddCommand = Command(CLI::App& tool);
-AddCommand AddRunCommand, AddAttachCommand, AddDetachCommand, AddPsCommand, AddDumpCommand, AddControlCommand,
-    AddServeCommand, AddDoctorCommand, AddTopCommand, AddDiffCommand, AddRanksCommand, AddPeekCommand, AddLeaksCommand,
-    AddSymbolizeCommand, AddReportCommand, AddExplainCommand, AddTimelineCommand, AddWhoCommand, AddConvertCommand,
-    AddCheckCommand, AddCompletionCommand;
+AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand, AddTopCommand, AddDiffCommand, AddLeaksCommand,
+    AddReportCommand, AddTimelineCommand, AddWhoCommand, AddPsCommand, AddServeCommand,
+    AddControlCommand, AddDumpCommand, AddConvertCommand, AddSymbolizeCommand, AddCheckCommand;
+
+// `hbmprof --reference KIND [FILE]`, for builds: prints a text that is made of the definitions of all subcommands. KIND
+// is "bash", "zsh" or "fish" (the completion script), "man" or "markdown" (the sections of the commands). With FILE,
+// prints the file with this text in place of its line "@COMMANDS@". `words`: KIND and FILE.
+inline constexpr char kReferenceOption[] = "--reference";
+absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::string>& words);
+
+// What `hbmprof diff --ranks` compares, and how it shows it.
+struct RanksOptions : ViewOptions {
+  RanksOptions() : ViewOptions(true) { is_part = true; }
+
+  std::vector<std::string> files;
+  std::string type;
+  size_t rows = 20;
+  size_t frames = 4;
+  bool exact = false;
+  bool json = false;
+};
+absl::StatusOr<int> RunRanks(const RanksOptions& options);
+
+// Shows the callers and callees of the functions whose name matches `expression`. `options`: those of `hbmprof top`.
+absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& expression);
 
 // The most that options such as --rows accept.
 constexpr int64_t kMaxCount = 1'000'000'000;
@@ -39,7 +60,7 @@ extern const char kFilterHelp[];
 // The help of --own where it is the default.
 inline constexpr char kOwnHelp[] = "Attribute samples to the first frame outside of known libraries (default)";
 // The help of --json.
-inline constexpr char kJsonHelp[] = "Print JSON: all rows, with exact values";
+inline constexpr char kJsonHelp[] = "Print JSON, with exact values";
 
 // The heading of the options of running processes.
 inline constexpr char kProcessGroup[] = "Running processes";

@@ -11,6 +11,7 @@
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/http_client.h"
+#include "src/tool/source/profile_source.h"
 #include "src/tool/util/memory_limit.h"
 
 namespace hbmprof::tool {
@@ -70,42 +71,6 @@ std::string DidYouMean(const std::string& name, const std::vector<std::string>& 
   return similar == nullptr ? "" : Cat("; did you mean '", prefix, *similar, "'?");
 }
 
-// What names of earlier versions are today. `name`: an option, or an option and its value; "": the command itself.
-struct OldName {
-  std::string_view command;
-  std::string_view name;
-  std::string_view today;
-};
-constexpr OldName kOldNames[] = {
-    {"at", "", "`hbmprof dump RECORDING@MOMENT -o FILE`; moments are @peak, @end, @oom, @mark:NAME, @12.5s"},
-    {"record", "", "`hbmprof control PROCESS record start|stop|flight`"},
-    {"who", "--time", "a part of the recording's name: RECORDING@12.5s"},
-    {"timeline", "--by site", "'--by function'"},
-    {"timeline", "-b site", "'-b function'"},
-    {"symbolize", "-d", "'--debug-dir'"},
-    {"convert", "--to json", "'--to ndjson'"},
-    {"serve", "--client-timeout", "a constant, 10 s"},
-    {"serve", "--answer-memory", "a constant, 1 GiB"}};
-
-// Explains which word of the command line is a name of earlier versions. Returns whether there is one.
-bool PrintOldName(const std::string& command, const std::vector<std::string>& arguments) {
-  for (const OldName& old : kOldNames) {
-    if (old.command != command) continue;
-    bool is_used = old.name.empty();
-    for (size_t i = 0; i < arguments.size() && arguments[i] != "--" && !is_used; ++i) {
-      std::string word = arguments[i];
-      const size_t equals = std::min(word.find('='), word.size());
-      is_used = word.substr(0, equals) == old.name || (i > 0 && Cat(arguments[i - 1], " ", word) == old.name);
-      if (equals < word.size()) is_used = is_used || word.replace(equals, 1, " ") == old.name;
-    }
-    if (!is_used) continue;
-    PrintError(old.name.empty() ? "" : command,
-               Cat("'", old.name.empty() ? old.command : old.name, "' is now ", old.today));
-    return true;
-  }
-  return false;
-}
-
 // Explains that there is no subcommand `name`, and names the most similar one. An empty name: none was given.
 void PrintUnknownCommand(const std::vector<Command>& commands, const std::string& name) {
   std::vector<std::string> candidates;
@@ -118,23 +83,32 @@ void PrintUnknownCommand(const std::vector<Command>& commands, const std::string
 
 // Each of the functions ...Problem returns what is wrong with the arguments of a subcommand; "" if nothing is.
 
+// One dash before a long name counts as two.
 std::string UnknownOptionProblem(const CLI::App& command, const std::vector<std::string>& words) {
   for (auto word = words.begin(); word != words.end() && *word != "--"; ++word) {
     const std::string name = word->substr(0, word->find('='));
-    if (name.compare(0, 2, "--") != 0 || command.get_option_no_throw(name) != nullptr) continue;
+    if (name.size() < 2 || name[0] != '-' || command.get_option_no_throw(name) != nullptr) continue;
+    const bool is_long = name[1] == '-';
+    // The rest of a short option can be its value: -n5.
+    if (!is_long && (name.size() == 2 || command.get_option_no_throw(name.substr(0, 2)) != nullptr)) continue;
     std::vector<std::string> candidates;
     for (const CLI::Option* option : command.get_options()) {
       candidates.insert(candidates.end(), option->get_lnames().begin(), option->get_lnames().end());
     }
-    return Cat("there is no option '", name, "'", DidYouMean(name.substr(2), candidates, "--"));
+    return Cat("there is no option '", name, "'", DidYouMean(name.substr(is_long ? 2 : 1), candidates, "--"));
   }
   return "";
 }
 
-// Returns whether `word` after the flag `flag` is its value, and not the program.
-bool IsValueOf(const std::string& flag, const std::string& word) {
-  if (flag == "--record") return absl::EndsWith(word, ".hbmrec");
-  return flag == "--nvtx" && (word == "innermost" || word == "outermost" || word == "path");
+// Returns whether the word after the flag `words[i]` is its value, and not the program.
+bool IsValueOf(const std::vector<std::string>& words, size_t i) {
+  if (i + 1 >= words.size()) return false;
+  const std::string& word = words[i + 1];
+  if (words[i] == "--record") {
+    const bool is_before_program = i + 2 < words.size() && words[i + 2] == "--" && word[0] != '-';
+    return absl::EndsWith(word, ".hbmrec") || is_before_program;
+  }
+  return words[i] == "--nvtx" && (word == "innermost" || word == "outermost" || word == "path");
 }
 
 // Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
@@ -150,7 +124,7 @@ void SeparateWords(const CLI::App& command, std::vector<std::string>& arguments)
     }
     const CLI::Option* const option = command.get_option_no_throw(arguments[i]);
     if (option == nullptr) continue;
-    if (i + 1 < arguments.size() && IsValueOf(arguments[i], arguments[i + 1])) {
+    if (IsValueOf(arguments, i)) {
       arguments[i] += "=" + arguments[i + 1];
       arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1);
     } else if (option->get_items_expected_min() > 0) {
@@ -209,7 +183,24 @@ std::string RepeatedInputProblem(const CLI::App& command) {
   return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");
 }
 
+// Replaces folders among the sources by the profiles in them.
+absl::Status ReadFolders(CLI::App& command) {
+  CLI::Option* const sources = command.get_option_no_throw("SOURCE");
+  if (sources == nullptr || sources->get_items_expected_max() <= 1) return absl::OkStatus();
+  std::vector<std::string> files;
+  for (const std::string& source : sources->results()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> some, ProfilesIn(source));
+    files.insert(files.end(), some.begin(), some.end());
+  }
+  if (files == sources->results()) return absl::OkStatus();
+  sources->clear();
+  for (std::string& file : files) sources->add_result(std::move(file));
+  sources->run_callback();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<int> RunCommand(const Command& command) {
+  RETURN_IF_ERROR(ReadFolders(*command.arguments));
   if (command.only_reads_profiles) {
     RETURN_IF_ERROR(CheckMemoryVariable());
     EnforceMemoryLimit(command.arguments->get_name());
@@ -263,16 +254,29 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     if (error.get_exit_code() == 0) {  // the help or the version
       std::ostringstream out;
       *code = tool.exit(error, out, out);
-      Print(out.str());
+      // CLI11 writes an empty line for a group of hidden options.
+      Print(absl::StrReplaceAll(out.str(), {{"\n\n\n", "\n\n"}}));
       return nullptr;
     }
     const CLI::App& command = named == commands.end() ? tool : *named->arguments;
-    std::string problem = named == commands.end() ? error.what() : UnknownOptionProblem(command, words);
+    if (named == commands.end()) words.insert(words.begin(), first);
+    std::string problem = UnknownOptionProblem(command, words);
     if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(command);
     PrintWrongUsage(named == commands.end() ? "" : first, problem.empty() ? error.what() : problem);
   }
   return nullptr;
 }
+
+struct Group {
+  const char* name;
+  std::vector<AddCommand*> commands;
+};
+const Group kGroups[] = {{"Record", {AddRunCommand, AddAttachCommand, AddDoctorCommand}},
+                         {"Answer",
+                          {AddExplainCommand, AddTopCommand, AddDiffCommand, AddLeaksCommand, AddReportCommand,
+                           AddTimelineCommand, AddWhoCommand}},
+                         {"Watch", {AddPsCommand, AddServeCommand, AddControlCommand}},
+                         {"Files", {AddDumpCommand, AddConvertCommand, AddSymbolizeCommand, AddCheckCommand}}};
 
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {
@@ -285,20 +289,27 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.footer(
       "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
       "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
-      "hbmprof COMMAND --help explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
+      "hbmprof help COMMAND explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   // In the order of the help page.
-  for (AddCommand* const add :
-       {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,        AddDumpCommand,
-        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddExplainCommand,   AddTopCommand,      AddDiffCommand,
-        AddRanksCommand,     AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand,
-        AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
-        AddCompletionCommand}) {
-    commands.push_back(add(tool));
+  for (const Group& group : kGroups) {
+    for (AddCommand* const add : group.commands) {
+      commands.push_back(add(tool));
+      commands.back().arguments->group(group.name);
+    }
   }
-  const std::string first = argc > 1 ? HideCredentials(argv[1]) : "";
-  const std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
-  if (PrintOldName(first, words)) return kUnusable;
+  std::string first = argc > 1 ? HideCredentials(argv[1]) : "";
+  std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
+  if (first == kReferenceOption) {
+    const absl::StatusOr<int> printed = PrintReference(tool, words);
+    if (!printed.ok()) PrintError("", MessageOf(printed.status()));
+    return printed.value_or(kUnusable);
+  }
+  if (first == "help") {
+    const bool has_command = !words.empty();
+    first = has_command ? HideCredentials(words[0]) : "--help";
+    words.assign(has_command ? 1 : 0, "--help");
+  }
   int code = kUnusable;
   const Command* const command = Parse(tool, commands, first, words, &code);
   if (command == nullptr) return code;

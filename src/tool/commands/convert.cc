@@ -16,28 +16,26 @@ struct ConvertOptions : ViewOptions {
   std::vector<std::string> files;
   std::string to;
   std::string output;
-  std::string type;
 };
 
 // A profile in which the births of buffers are labels, for pprof and other viewers.
-const Format kBirthsFormat = {"births", nullptr, false,
-                              [](pprof::Profile& profile) { return LabelBirths(0, &profile); }};
+const Format kBirthsFormat = {"births", [](pprof::Profile& profile) { return LabelBirths(0, &profile); }};
 // In the order of the help.
-const Format* const kFormats[] = {&kCsvFormat,    &kNdjsonFormat, &kFoldedFormat,   &kSpeedscopeFormat,
-                                  &kBirthsFormat, &kXplaneFormat, &kPerfettoFormat, &kMemoryVizFormat};
+const Format* const kFormats[] = {&kCsvFormat,    &kNdjsonFormat,   &kBirthsFormat,
+                                  &kXplaneFormat, &kPerfettoFormat, &kMemoryVizFormat};
 
 bool IsOfRecordings(const Format& format) {
   return format.write_recording != nullptr && format.write_profiles == nullptr;
 }
 
-absl::Status ConvertRecording(const ConvertOptions& options, const Format& format) {
+absl::Status ConvertRecording(ConvertOptions& options, const Format& format) {
   const auto refusal = [&](const auto&... why) { return InvalidArgument("--to ", format.name, why...); };
-  if (!options.by.empty() || !options.type.empty() || !options.where.empty() || options.own || options.has_filter()) {
-    return refusal(
-        " of a recording writes all events: of the options that select or group samples, only --known applies");
+  if (!options.where.empty() || options.own || options.has_filter()) {
+    return refusal(" of a recording writes all events: of the options that select samples, only --known applies");
   }
   if (options.files.size() != 1) return refusal(" takes one recording, not ", options.files.size());
-  if (IsOfRecordings(format) && options.output.empty()) return refusal(" writes a binary file: name it with -o FILE");
+  const bool is_new = options.output.empty() && format.suffix != nullptr;
+  if (is_new) options.output = NewFileFor(options.files[0], format.suffix);
   if (format.overwrites && IsStandardOutput(options.output)) {
     return refusal(" cannot be written to standard output: name a file with -o FILE");
   }
@@ -51,6 +49,7 @@ absl::Status ConvertRecording(const ConvertOptions& options, const Format& forma
     return format.write_recording(recording, opened.stacks, file, progress);
   }));
   WarnOfGaps("convert", options.files[0], recording);
+  if (is_new) Print(Visible(options.output) + "\n");
   return absl::OkStatus();
 }
 
@@ -64,33 +63,13 @@ absl::Status RewriteProfile(const ConvertOptions& options, const Format& format)
   return WriteOutput(options.output, bytes);
 }
 
-absl::Status CombineProfiles(const ConvertOptions& options, const Format& format) {
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(options.files));
-  KeepLastOfEachProcess("convert", 0, profiles);
-  RETURN_IF_ERROR(ApplyView("convert", options, profiles));
-  RETURN_IF_ERROR(CheckLabels(profiles, options.by));
-  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
-  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
-  return WriteOutput(options.output, [&](internal::FileOutput& output) {
-    return format.write_combined(profiles, type, options.by, output);
-  });
-}
-
-absl::Status Convert(const ConvertOptions& options) {
+absl::Status Convert(ConvertOptions& options) {
   const Format& format = **absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
   if (IsOfRecordings(format) || (format.write_recording != nullptr && IsRecordingFile(options.files[0]))) {
     return ConvertRecording(options, format);
   }
-  if (!options.type.empty() && !format.has_one_type) {
-    return InvalidArgument("--type ", options.type, ": ", options.to,
-                           " contains all sample types; --type is for folded stacks");
-  }
-  if (!options.by.empty() && format.write_combined == nullptr) {
-    return InvalidArgument("--by: ", options.to, " contains all labels; --by is for folded stacks and speedscope");
-  }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
   if (format.rewrite != nullptr) return RewriteProfile(options, format);
-  if (format.write_combined != nullptr) return CombineProfiles(options, format);
   return WriteOutput(options.output, [&](internal::FileOutput& output) {
     return format.write_profiles(options.files, options, output);
   });
@@ -102,8 +81,7 @@ Command AddConvertCommand(CLI::App& tool) {
   CLI::App* arguments = tool.add_subcommand("convert", "Write files for other viewers");
   auto options = std::make_shared<ConvertOptions>();
   arguments
-      ->add_option("SOURCE", options->files,
-                   "Profiles, combined into one (csv, ndjson: one after the other); or a recording")
+      ->add_option("SOURCE", options->files, "Profiles (of several, the rows of one after the other), or a recording")
       ->required();
   std::vector<std::string> names;
   std::string of_recordings;
@@ -114,11 +92,8 @@ Command AddConvertCommand(CLI::App& tool) {
   arguments->add_option("--to", options->to, Cat("The format; of recordings only: ", of_recordings))
       ->required()
       ->check(CLI::IsMember(names));
-  arguments->add_option("-o,--output", options->output, "The output file (default, and -: standard output)");
-  arguments->add_option("-t,--type", options->type, "Sample type, of folded stacks (default: the profile's own)");
-  arguments->add_option("-b,--by", options->by, "Labels to put above the stacks: device,kind")
-      ->delimiter(',')
-      ->allow_extra_args(false);
+  arguments->add_option("-o,--output", options->output,
+                        "The output file; - is standard output. Default: that, or a new file for a binary format");
   AddViewOptions(*arguments, *options);
   arguments->footer(kFilterHelp);
   return {arguments,

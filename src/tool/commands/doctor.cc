@@ -33,23 +33,33 @@ struct DoctorOptions {
   std::string library;
   bool coverage_only = false;  // in the child process with the preloaded library
   bool entry_points = false;
+  bool json = false;
   std::vector<std::string> command;
 };
 
-// Prints the findings. A problem means that some allocations cannot be recorded.
+// Prints the findings; as JSON, all at the end. A problem means that some allocations cannot be recorded.
 class Findings {
  public:
+  explicit Findings(bool is_json) : is_json_(is_json) {}
   void Say(const std::string& topic, const std::string& text) { Line("  ", topic, text); }
   void Problem(const std::string& topic, const std::string& text) {
     Line("! ", topic, ErrorLine(text));
     has_problem_ = true;
   }
   bool has_problem() const { return has_problem_; }
+  const Json& lines() const { return lines_; }
 
  private:
-  static void Line(const char* mark, const std::string& topic, const std::string& text) {
-    Print(absl::StrFormat("%s%-16s %s\n", mark, topic, Visible(text)));
+  void Line(const char* mark, const std::string& topic, const std::string& text) {
+    if (is_json_) {
+      lines_.push_back({{"topic", topic}, {"text", text}, {"problem", *mark == '!'}});
+    } else {
+      Print(absl::StrFormat("%s%-16s %s\n", mark, topic, Visible(text)));
+    }
   }
+
+  const bool is_json_;
+  Json lines_ = Json::array();
   bool has_problem_ = false;
 };
 
@@ -501,7 +511,7 @@ void Target(const std::string& command, const std::string& library, Findings& fi
 
 absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   if (options.coverage_only) return PrintCoverage();
-  Findings findings;
+  Findings findings(options.json);
   KeepFromMakingDeviceFiles();
   Driver(findings);
   Attaching(findings);
@@ -511,6 +521,7 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   std::fflush(stdout);
   const std::string library = Library(options, findings);
   if (!options.command.empty()) Target(options.command.front(), library, findings);
+  if (options.json) Print(ToText({{"version", kJsonVersion}, {"lines", findings.lines()}}));
   return findings.has_problem() ? kFinding : kSuccess;
 }
 
@@ -522,6 +533,7 @@ Command AddDoctorCommand(CLI::App& tool) {
   arguments->add_flag("--entry-points", options->entry_points,
                       "List the driver's calls: tracked, passed through, absent");
   arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
   arguments->add_option("PROGRAM", options->command,
                         "After --: a program to check, or a library: libc10_cuda.so, libtensorflow_framework.so.2");

@@ -16,9 +16,8 @@ struct DumpOptions {
 absl::StatusOr<int> RunDump(const DumpOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.source));
   const bool is_process = process.has_value();
-  if (!is_process && (options.output.empty() || options.reset_peak)) {
-    return InvalidArgument(options.source, ": is not a running process: ",
-                           options.reset_peak ? "it has no --reset-peak" : "name a file with -o FILE");
+  if (!is_process && options.reset_peak) {
+    return InvalidArgument(options.source, ": is not a running process: it has no --reset-peak");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
   ASSIGN_OR_RETURN(const std::string profile,
@@ -28,7 +27,9 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
     CountInput(profile.size());
     RETURN_IF_ERROR(ParseProfile(profile, options.source).status());
   }
-  const std::string file = options.output.empty() ? NewFileOf(*process, ".pb.gz") : options.output;
+  const std::string file = !options.output.empty() ? options.output
+                           : is_process            ? NewFileOf(*process, ".pb.gz")
+                                                   : NewFileFor(options.source, ".pb.gz");
   RETURN_IF_ERROR(WriteOutput(file, profile));
   if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
   if (options.reset_peak) RETURN_IF_ERROR(QueryProcess(process->socket, "reset-peak").status());
@@ -46,7 +47,7 @@ Command AddDumpCommand(CLI::App& tool) {
                    "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak")
       ->required();
   arguments->add_option("-o,--output", options->output,
-                        "The file to write; - is standard output. Default, of a process: a new file in this folder");
+                        "The file to write; - is standard output. Default: a new file in this folder");
   arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards")
       ->group(kProcessGroup);
   AddProcessOptions(*arguments);

@@ -1,4 +1,4 @@
-// `hbmprof ranks`: compares the ranks of one run.
+// `hbmprof diff --ranks`: compares the ranks of one run.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -15,17 +15,6 @@
 
 namespace hbmprof::tool {
 namespace {
-
-struct RanksOptions : ViewOptions {
-  RanksOptions() : ViewOptions(true) { is_part = true; }
-
-  std::vector<std::string> files;
-  std::string type;
-  size_t rows = 20;
-  size_t frames = 4;
-  bool exact = false;
-  bool json = false;
-};
 
 // The name for the call stack in --by.
 constexpr char kByStack[] = "stack";
@@ -69,7 +58,7 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
     };
     ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::ReadEach(read));
     if (std::count(result.by.begin(), result.by.end(), kLibraryLabel) > 0) AddUnaccounted(profiles);
-    RETURN_IF_ERROR(ApplyView("ranks", options, profiles));
+    RETURN_IF_ERROR(ApplyView("diff", options, profiles));
     missing.erase(std::remove_if(missing.begin(), missing.end(),
                                  [&](const std::string& key) { return CheckLabels(profiles, {key}).ok(); }),
                   missing.end());
@@ -131,32 +120,46 @@ size_t WidthBeside(const std::string& align, const std::vector<std::vector<std::
   return TerminalColumns() - std::min(TerminalColumns(), taken);
 }
 
-void PrintRanksJson(const ComparedRanks& compared) {
+void PrintRanksJson(const RanksOptions& options, const ComparedRanks& compared) {
   const std::vector<RankTable::Rank>& ranks = compared.table.ranks;
   Json json = {{"version", kJsonVersion}, {"type", compared.type.type}, {"unit", compared.type.unit}};
   Json& all = json["ranks"] = Json::array();
   for (const RankTable::Rank& rank : ranks) {
     all.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
   }
-  Json& rows = json["rows"] = Json::array();
-  for (const RankTable::Row& row : compared.table.rows) {
-    Json& entry = rows.emplace_back(Json::object());
-    for (size_t i = 0; i < compared.by.size(); ++i) entry["labels"][compared.by[i]] = row.labels[i];
-    const auto add = [&](const char* name, const std::pair<size_t, int64_t>& value) {
-      entry[name] = {{"rank", ranks[value.first].name}, {"value", value.second}};
+  using Row = RankTable::Row;
+  const auto of_rank = [&ranks](std::pair<size_t, int64_t> Row::*value) {
+    return [&ranks, value](const Row& row) -> Json {
+      return {{"rank", ranks[(row.*value).first].name}, {"value", (row.*value).second}};
     };
-    add("outlier", row.outlier);
-    entry["median"] = row.median;
-    add("smallest", row.smallest);
-    add("largest", row.largest);
-    entry["rank_count"] = row.rank_count;
-    if (!compared.by_stack) continue;
-    Json& stack = entry["stack"] = Json::array();
-    for (size_t i = 0; i < row.frame_count; ++i) {
-      const ProfileSet::ShownFrame& frame = compared.table.frames[row.frames[i]];
-      stack.push_back({{"name", frame.name}, {"where", frame.Position()}});
-    }
+  };
+  RowFields<Row> columns = {{"", 'l', nullptr, "outlier", of_rank(&Row::outlier)},
+                            {"", 'l', nullptr, "median", [](const Row& row) { return row.median; }},
+                            {"", 'l', nullptr, "smallest", of_rank(&Row::smallest)},
+                            {"", 'l', nullptr, "largest", of_rank(&Row::largest)},
+                            {"", 'l', nullptr, "rank_count", [](const Row& row) { return row.rank_count; }}};
+  if (!compared.by.empty()) {
+    columns.push_back({"", 'l', nullptr, "labels", [&](const Row& row) {
+                         Json labels = Json::object();
+                         for (size_t i = 0; i < compared.by.size(); ++i) labels[compared.by[i]] = row.labels[i];
+                         return labels;
+                       }});
   }
+  if (compared.by_stack) {
+    columns.push_back({"", 'l', nullptr, "stack", [&](const Row& row) {
+                         Json stack = Json::array();
+                         const size_t shown = ShownOf(options.frames, row.frame_count);
+                         for (size_t i = 0; i < shown; ++i) {
+                           const ProfileSet::ShownFrame& frame = compared.table.frames[row.frames[i]];
+                           stack.push_back({{"function", frame.name}, {"where", frame.Position()}});
+                         }
+                         return stack;
+                       }});
+  }
+  std::vector<Row> rows = compared.table.rows;
+  EraseIf(rows, [](const Row& row) { return row.smallest.second == row.largest.second; });
+  json["equal_rows"] = compared.table.rows.size() - rows.size();
+  AddRows("rows", rows, columns, options.rows, json);
   Print(ToText(json));
 }
 
@@ -181,7 +184,7 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
   const auto same = std::find_if(compared.table.rows.begin(), compared.table.rows.end(),
                                  [](const RankTable::Row& row) { return row.smallest.second == row.largest.second; });
   const auto different = static_cast<size_t>(same - compared.table.rows.begin());
-  const size_t shown = options.rows == 0 ? different : std::min(options.rows, different);
+  const size_t shown = ShownOf(options.rows, different);
   for (size_t i = 0; i < shown; ++i) {
     const RankTable::Row& row = compared.table.rows[i];
     const int64_t change = row.outlier.second - row.median;
@@ -213,45 +216,21 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
   Print(Cat(equal, equal == 1 ? " row" : " rows", different == 0 ? ", which " : " ", verb, " equal in all ranks\n"));
 }
 
+}  // namespace
+
 absl::StatusOr<int> RunRanks(const RanksOptions& options) {
   RETURN_IF_ERROR(CheckView(options));
   ASSIGN_OR_RETURN(const ComparedRanks compared, CompareRanks(options));
   if (compared.table.left_out > 0) {
-    PrintError("ranks", Cat("only the last profile of each process counts: ",
-                            options.files.size() - compared.table.left_out, " of ", options.files.size()));
+    PrintError("diff", Cat("only the last profile of each process counts: ",
+                           options.files.size() - compared.table.left_out, " of ", options.files.size()));
   }
   if (options.json) {
-    PrintRanksJson(compared);
+    PrintRanksJson(options, compared);
   } else {
     PrintRanksText(options, compared);
   }
   return kSuccess;
-}
-
-}  // namespace
-
-Command AddRanksCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("ranks", "Compare the ranks of a run, the outlier first");
-  auto options = std::make_shared<RanksOptions>();
-  arguments->add_option("SOURCE", options->files, "The profiles of the ranks of one run")->required();
-  arguments->add_option("-t,--type", options->type,
-                        "Sample type (default: bytes in use; peak_space after most was freed)");
-  arguments
-      ->add_option("-b,--by", options->by,
-                   "Make rows by label keys instead of by call stack: library; stack,kind: both")
-      ->delimiter(',')
-      ->allow_extra_args(false);
-  arguments->add_option("-n,--rows", options->rows, "Rows to show, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_option("--frames", options->frames, "Frames to show of each call stack, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
-  arguments->add_flag("--json", options->json, "Print JSON: all rows, with exact values");
-  AddViewOptions(*arguments, *options);
-  arguments->footer(kFilterHelp);
-  return {arguments, [options] { return RunRanks(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

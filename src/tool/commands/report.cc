@@ -15,7 +15,8 @@ struct ReportOptions : ViewOptions {
   std::string per;
 };
 
-absl::StatusOr<int> RunReport(const ReportOptions& options) {
+absl::StatusOr<int> RunReport(ReportOptions& options) {
+  if (options.output.empty()) options.output = NewFileFor(options.files.back(), ".html");
   std::vector<std::string> paths = options.files;
   const bool has_base = !options.base.empty();
   if (has_base && IsRecordingFile(options.base)) {
@@ -59,8 +60,8 @@ Command AddReportCommand(CLI::App& tool) {
       ->add_option("SOURCE", options->files,
                    "Dumps of one program, a process or a recording; the last dump is compared with the first")
       ->required();
-  arguments->add_option("-o,--output", options->output, "The page, such as report.html; - is standard output")
-      ->required();
+  arguments->add_option("-o,--output", options->output,
+                        "The page; - is standard output. Default: a new file in this folder");
   arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   AddViewOptions(*arguments, *options);

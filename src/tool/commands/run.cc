@@ -444,6 +444,12 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
     PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
                        process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));
   }
+  if (!written.empty()) {
+    const std::string& last = written.rbegin()->second;
+    const bool is_one_process = written.begin()->first.first == written.rbegin()->first.first;
+    PrintErrorText(Cat("hbmprof: next: hbmprof top ", Visible(folder.path()), "/",
+                       is_one_process ? last : Cat(run, ".*", kProfileSuffix), "\n"));
+  }
   if (!written.empty() || !awaited.empty()) return;
   if (is_captured) {
     const std::string what = options.captures_nvtx()

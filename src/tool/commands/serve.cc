@@ -117,7 +117,7 @@ absl::StatusOr<std::string> ReadToken(const std::string& path) {
   while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
   if (token.size() < kMinTokenLength) {
     return InvalidArgument(path, ": a token has at least ", kMinTokenLength,
-                           " characters; make one with: head -c 24 /dev/urandom | base64");
+                           " characters; make one with: head -c 20 /dev/urandom | base32");
   }
   return token;
 }

@@ -98,10 +98,12 @@ void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
 
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
 // a folder, if two profiles would be written to one file, or if a recording would be replaced.
-absl::StatusOr<std::vector<std::string>> OutputFiles(const SymbolizeOptions& options) {
+absl::StatusOr<std::vector<std::string>> OutputFiles(SymbolizeOptions& options) {
   const bool into_folder = options.files.size() > 1;
+  if (options.output.empty() && !into_folder) options.output = NewFileFor(options.files[0], ".symbolized.pb.gz");
   if (into_folder && !fs::is_directory(options.output)) {
-    return InvalidArgument("-o ", options.output, ": must be a folder that exists, because there are several profiles");
+    return InvalidArgument("-o ", options.output.empty() ? "DIR" : options.output,
+                           ": must be a folder that exists, because there are several profiles");
   }
   std::vector<std::string> recordings = FilesOf(options.files);
   EraseIf(recordings, [](const std::string& file) { return !IsRecordingFile(file); });
@@ -185,7 +187,7 @@ void Rewrite(size_t count, Input& input) {
   WriteFrames(frames_of, count, input.profile);
 }
 
-absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
+absl::StatusOr<int> RunSymbolize(SymbolizeOptions& options) {
   RETURN_IF_ERROR(CheckMemoryVariable());
   ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
   for (const std::string& dir : options.debug_dirs) {
@@ -208,7 +210,10 @@ absl::StatusOr<int> RunSymbolize(const SymbolizeOptions& options) {
     ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(inputs[i].profile.message().SerializeAsString()));
     RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }
-  if (!IsStandardOutput(outputs.front())) PrintSummary(work);
+  if (!IsStandardOutput(outputs.front())) {
+    PrintSummary(work);
+    for (const std::string& output : outputs) Print(Visible(output) + "\n");
+  }
   for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
   return kSuccess;
 }
@@ -220,10 +225,8 @@ Command AddSymbolizeCommand(CLI::App& tool) {
       tool.add_subcommand("symbolize", "Add functions, lines and inlined calls, from the binaries' debug information");
   auto options = std::make_shared<SymbolizeOptions>();
   arguments->add_option("SOURCE", options->files, "Profiles; several are symbolized together")->required();
-  arguments
-      ->add_option("-o,--output", options->output,
-                   "The output file; - is standard output; a folder if there are several profiles")
-      ->required();
+  arguments->add_option("-o,--output", options->output,
+                        "The output file; - is standard output; a folder for several profiles. Default: a new file");
   arguments
       ->add_option("--debug-dir", options->debug_dirs,
                    "Folder with unstripped files, by build id or in any layout; can be repeated")

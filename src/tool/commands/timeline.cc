@@ -20,7 +20,8 @@ struct TimelineCommandOptions : TimelineOptions {
 constexpr size_t kMaxRows = 100000;
 constexpr size_t kChartHeight = 10;
 
-std::string Seconds(int64_t nanos) { return FormatSeconds(static_cast<double>(nanos) / 1e9); }
+double InSeconds(int64_t nanos) { return static_cast<double>(nanos) / 1e9; }
+std::string Seconds(int64_t nanos) { return FormatSeconds(InSeconds(nanos)); }
 
 std::string MarkText(const Timeline::Mark& mark, bool exact) {
   if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
@@ -194,23 +195,23 @@ Json ToJson(const Timeline& timeline) {
   json["version"] = kJsonVersion;
   json["start"] = FormatTime(timeline.start_unix_nanos);
   json["start_unix_nanos"] = timeline.start_unix_nanos;
-  json["duration_ns"] = timeline.duration;
+  json["seconds"] = InSeconds(timeline.duration);
   json["events"] = timeline.events;
   json["memories"] = Json::array();
   const auto value_or_null = [](std::optional<int64_t> value) { return value.has_value() ? Json(*value) : Json(); };
   for (const Timeline::Memory& memory : timeline.memories) {
     Json& entry = json["memories"].emplace_back();
-    entry["device"] = memory.name;
-    entry["peak_bytes"] = memory.peak;
-    entry["peak_time_ns"] = memory.peak_time;
-    entry["end_bytes"] = memory.end_in_use;
-    entry["limit_bytes"] = value_or_null(memory.limit);
+    entry["name"] = memory.name;
+    entry["in_use"] = memory.end_in_use;
+    entry["peak"] = memory.peak;
+    entry["peak_seconds"] = InSeconds(memory.peak_time);
+    entry["limit"] = value_or_null(memory.limit);
     entry["at_peak"] = Json::array();
     for (const FunctionSum& holder : memory.holders) {
       entry["at_peak"].push_back({{"function", holder.function},
                                   {"where", holder.position},
                                   {"bytes", holder.bytes},
-                                  {"objects", holder.count}});
+                                  {"count", holder.count}});
     }
     if (!memory.groups.empty()) entry["groups"] = memory.groups;
     entry["intervals"] = Json::array();
@@ -229,10 +230,10 @@ Json ToJson(const Timeline& timeline) {
   for (const Timeline::Mark& mark : timeline.marks) {
     const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
     const char* const kind = is_failed ? "failed" : mark.kind == Timeline::MarkKind::kReport ? "report" : "profile";
-    json["marks"].push_back({{"time_ns", mark.time}, {"kind", kind}});
+    json["marks"].push_back({{"seconds", InSeconds(mark.time)}, {"kind", kind}});
     if (!is_failed) json["marks"].back()["name"] = mark.name;
     if (is_failed) json["marks"].back()["bytes"] = mark.bytes;
-    if (!mark.memory.empty()) json["marks"].back()["device"] = mark.memory;
+    if (!mark.memory.empty()) json["marks"].back()["memory"] = mark.memory;
   }
   return json;
 }

@@ -171,14 +171,18 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
       Visible(FormatChange(Minus(sums.sum()[1], Sums(query.profiles, {{0, 1}}, query.type, query.grouping).sum()[1]),
                            query.unit, options.exact)),
       "\n\n");
-  std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return query.Text(row.flat[1]); }},
-      {"now", [&](const Sums::Row& row) { return change(change_in(since_previous, row)); }},
-      {"since start", [&](const Sums::Row& row) { return change(change_in(since_first, row)); }}};
+  const auto change_column = [&](const char* heading, const Changes& changes) -> RowField<Sums::Row> {
+    return {heading, 'r', [&](const Sums::Row& row) { return change(change_in(changes, row)); }, "", nullptr};
+  };
+  RowFields<Sums::Row> columns = {ValueField(query, "flat", [](const Sums::Row& row) { return row.flat[1]; }),
+                                  change_column("now", since_previous), change_column("since start", since_first)};
   if (query.grouping.frames != Grouping::Frames::kNone) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Text(row.cum[1]); }});
+    columns.push_back(ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; }));
   }
-  const auto tone = [&](const Sums::Row& row) { return ToneOf(change_in(since_first, row)); };
+  AddNameFields(query.grouping, columns);
+  const std::function<Tone(const Sums::Row&)> tone = [&](const Sums::Row& row) {
+    return ToneOf(change_in(since_first, row));
+  };
   const auto head = static_cast<size_t>(absl::c_count(text, '\n')) + 2;
   size_t shown = options.rows == 0 ? SIZE_MAX : options.rows;
   if (rows != 0) shown = std::max<size_t>(std::min(shown, rows > head ? rows - head : 1), 1);
@@ -188,7 +192,7 @@ absl::StatusOr<std::string> TextOf(const LiveProcess& process, const Profiles& p
     absl::c_stable_sort(
         sorted, [&](const Sums::Row& a, const Sums::Row& b) { return change_in(changes, a) > change_in(changes, b); });
   }
-  return text + RowTable(sorted, shown, query.grouping, columns, tone);
+  return text + TableOf(sorted, columns, shown, tone);
 }
 
 // Shows the rows that hold the memory of `process`, largest first, with the change since the previous refresh and since
@@ -234,13 +238,8 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, const SumsOptions& op
 
 struct TopOptions : SumsOptions {
   std::string interval = "2s";
+  std::string callers;  // an expression
 };
-
-Json Header(const SumsQuery& query, const Sums& sums) {
-  Json json = HeadJson(query, sums.total()[1]);
-  json["selected"] = sums.sum()[1];
-  return json;
-}
 
 void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
   for (const ProfileSet::File& file : query.profiles.files()) {
@@ -249,19 +248,8 @@ void PrintHead(const TopOptions& options, const SumsQuery& query, const Sums& su
   const int64_t sum = sums.sum()[1];
   const int64_t total = sums.total()[1];
   const std::string of = options.has_filter() || sum != total ? Cat(" of ", query.Text(total)) : "";
-  Print(Cat(Visible(query.type_name), ": ", Visible(query.Text(sum)), Visible(of), "\n",
+  Print(Cat(Visible(query.type_name), ": ", Visible(query.Text(sum)), Visible(of), "\n", FreedLine(query),
             query.trimmed ? kTrimmedText : "", "\n"));
-}
-
-void PrintTree(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
-  if (options.json) {
-    Json json = Header(query, sums);
-    json["nodes"] = TreeJson(query, 0);
-    Print(ToText(json));
-    return;
-  }
-  PrintHead(options, query, sums);
-  PrintVisible(TreeTable(query, 0, options.nodes(), sums.total()[1]));
 }
 
 // Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the
@@ -284,46 +272,39 @@ std::map<std::pair<std::vector<std::string>, std::string>, int64_t> OldestBuffer
   return oldest;
 }
 
-void PrintRows(const TopOptions& options, const SumsQuery& query, const Sums& sums) {
-  const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  const auto oldest = options.NeedsAges() ? OldestBuffers(query) : decltype(OldestBuffers(query))();
-  const auto age_of = [&](const Sums::Row& row) -> std::optional<int64_t> {
-    const auto found = oldest.find({row.labels, row.name});
-    return found == oldest.end() ? std::nullopt : std::make_optional(found->second);
-  };
-  if (options.json) {
-    Json json = Header(query, sums);
-    Json& list = json["rows"] = Json::array();
-    for (const Sums::Row& row : rows) {
-      Json& entry = list.emplace_back(RowJson(row, query.grouping));
-      entry["flat"] = row.flat[1];
-      entry["cum"] = row.cum[1];
-      if (const auto age = age_of(row); age.has_value()) entry["oldest_seconds"] = *age;
-    }
-    Print(ToText(json));
-    return;
-  }
-  PrintHead(options, query, sums);
+// `json`: as for ShowTree.
+void ShowRows(const TopOptions& options, const SumsQuery& query, const Sums& sums, Json* json) {
+  const auto flat = [](const Sums::Row& row) { return row.flat[1]; };
+  const auto cum = [](const Sums::Row& row) { return row.cum[1]; };
   const int64_t total = sums.total()[1];
-  std::vector<ValueColumn> columns = {
-      {"flat", [&](const Sums::Row& row) { return query.Text(row.flat[1]); }},
-      {"flat%", [&](const Sums::Row& row) { return FormatPercent(row.flat[1], total); }}};
+  RowFields<Sums::Row> columns = {ValueField(query, "flat", flat), ShareField("flat%", total, flat)};
   if (query.grouping.frames != Grouping::Frames::kNone) {
-    columns.push_back({"cum", [&](const Sums::Row& row) { return query.Text(row.cum[1]); }});
-    columns.push_back({"cum%", [&](const Sums::Row& row) { return FormatPercent(row.cum[1], total); }});
+    columns.push_back(ValueField(query, "cum", cum));
+    columns.push_back(ShareField("cum%", total, cum));
   }
+  const auto oldest = options.NeedsAges() ? OldestBuffers(query) : decltype(OldestBuffers(query))();
   if (!oldest.empty()) {
-    columns.push_back({"oldest", [&](const Sums::Row& row) {
-                         const std::optional<int64_t> age = age_of(row);
-                         return age.has_value() ? FormatDuration(static_cast<double>(*age)) : "-";
-                       }});
+    const auto age_of = [&](const Sums::Row& row) {
+      const auto found = oldest.find({row.labels, row.name});
+      return found == oldest.end() ? Json() : Json(found->second);
+    };
+    const auto text = [age_of](const Sums::Row& row) {
+      const Json age = age_of(row);
+      return age.is_null() ? "-" : FormatDuration(age.get<double>());
+    };
+    columns.push_back({"oldest", 'r', text, "oldest_seconds", age_of});
   }
-  PrintVisible(RowTable(rows, options.rows, query.grouping, columns));
+  AddNameFields(query.grouping, columns);
+  const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
+  if (json != nullptr) return AddRows("rows", rows, columns, options.rows, *json);
+  PrintVisible(TableOf(rows, columns, options.rows));
 }
 
 absl::StatusOr<int> RunTop(const TopOptions& options) {
   ASSIGN_OR_RETURN(const double seconds,
                    SecondsOf("--interval", options.interval, 0.1, 86400, "a time from 100ms to 24h"));
+  if (!options.callers.empty() && options.tree) return InvalidArgument("--callers and --tree are two answers");
+  if (!options.callers.empty()) return RunCallers(options, options.callers);
   if (options.files.size() == 1 && !options.json && !options.tree && !options.NeedsAges() &&
       IsTerminal(STDOUT_FILENO)) {
     ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
@@ -331,12 +312,17 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   }
   ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("top", options.files, options));
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping);
+  Json json = HeadJson(query, 0, sums.total()[1]);
+  json["selected"] = sums.sum()[1];
+  Json* const to = options.json ? &json : nullptr;
+  if (!options.json) PrintHead(options, query, sums);
   if (options.tree) {
-    PrintTree(options, query, sums);
+    ShowTree(query, 0, options.nodes(), sums.total()[1], to);
   } else {
-    PrintRows(options, query, sums);
+    ShowRows(options, query, sums, to);
   }
-  return kSuccess;
+  if (options.json) Print(ToText(json));
+  return IsOff(query.profiles) ? kFinding : kSuccess;
 }
 
 }  // namespace
@@ -349,10 +335,18 @@ Command AddTopCommand(CLI::App& tool) {
                    "Profiles, also processes and run.hbmrec@peak; those of several processes are added up")
       ->required();
   AddSumsOptions(*arguments, *options, true);
+  arguments->add_option("--callers", options->callers,
+                        "Show the callers and callees of the functions that match this expression; all frames");
   arguments->add_option("--older", options->older, "Only live buffers that are older than this time, such as 10m");
   arguments->add_option("--interval", options->interval, "On a terminal: refresh time; not with --tree or --older")
       ->capture_default_str();
-  return {arguments, [options] { return RunTop(*options); }, true};
+  return {arguments,
+          [options, arguments] {
+            // A known library calls and is called, too.
+            if (!options->callers.empty() && arguments->count("--own") == 0) options->own = false;
+            return RunTop(*options);
+          },
+          true};
 }
 
 }  // namespace hbmprof::tool

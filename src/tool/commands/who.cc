@@ -6,6 +6,7 @@
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
+#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -15,6 +16,7 @@ using internal::AddressOfBuffer;
 struct WhoOptions {
   std::string recording;  // may name a moment
   std::string address;
+  bool json = false;
 };
 
 struct Owner {
@@ -111,26 +113,83 @@ std::string OwnerText(const OpenedRecording& recording, const Owner& owner, uint
   return text;
 }
 
-// Returns the nearest live buffers before and after the address, which do not contain it.
-std::string NeighboursText(const OpenedRecording& recording, uint64_t address, int64_t time) {
-  const RecordingState state = StateAt(*recording.reader, InstantAt(*recording.reader, time));
-  // By address; null: there is none.
+// The nearest live buffers before and after an address, which do not contain it, by their address; null: there is none.
+struct LiveNeighbours {
   std::pair<uint64_t, const RecordingState::Buffer*> before = {0, nullptr};
   std::pair<uint64_t, const RecordingState::Buffer*> after = {UINT64_MAX, nullptr};
+};
+LiveNeighbours NeighboursIn(const RecordingState& state, uint64_t address) {
+  LiveNeighbours found;
   for (const auto& [id, buffer] : state.live()) {
     const std::optional<uint64_t> start = AddressOfBuffer(id);
     if (!start.has_value() || Contains(id, buffer.bytes, address)) continue;
-    if (*start < address && (before.second == nullptr || *start > before.first)) before = {*start, &buffer};
-    if (*start > address && *start < after.first) after = {*start, &buffer};
+    if (*start < address && (found.before.second == nullptr || *start > found.before.first)) {
+      found.before = {*start, &buffer};
+    }
+    if (*start > address && *start < found.after.first) found.after = {*start, &buffer};
   }
+  return found;
+}
+
+std::string NeighboursText(const OpenedRecording& recording, const LiveNeighbours& neighbours, int64_t time) {
   std::string text = Cat("Live next to it at ", TimeText(recording.reader->tables(), time), ":\n");
-  for (const auto& [where, found] : {std::pair("before", before), std::pair("after", after)}) {
+  for (const auto& [where, found] : {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
     const auto& [start, buffer] = found;
     text += buffer == nullptr
                 ? Cat("  nothing ", where, " it\n")
                 : absl::StrFormat("  %-8s%s", where, BufferText(recording, start, buffer->site, buffer->bytes));
   }
   return text;
+}
+
+Json BufferJson(const OpenedRecording& recording, uint64_t start, uint32_t site, int64_t bytes) {
+  const RecordingTables& tables = recording.reader->tables();
+  const Snapshot::Sample& sample = tables.sites[site];
+  const RecordedStacks::Frame& frame = recording.stacks.own_frame(sample.stack);
+  return {{"address", absl::StrFormat("0x%x", start)},
+          {"bytes", bytes},
+          {"device", tables.names.devices[sample.device].name},
+          {"kind", std::string(MemoryKindName(sample.kind))},
+          {"function", frame.name},
+          {"where", frame.Position()}};
+}
+
+Json OwnerJson(const OpenedRecording& recording, const Owner& owner, uint64_t address) {
+  const RecordingTables& tables = recording.reader->tables();
+  const uint64_t start = *AddressOfBuffer(owner.id);
+  Json json = BufferJson(recording, start, owner.site, owner.bytes);
+  json["offset"] = address - start;
+  const auto add = [&](const std::string& what, std::optional<int64_t> time, uint16_t thread) {
+    const bool is_known = time.has_value();
+    json[what + "_seconds"] = is_known ? Json(static_cast<double>(Minus(*time, tables.start_time)) / 1e9) : Json();
+    json[what + "_thread"] = is_known ? Json(tables.threads[thread].id) : Json();
+  };
+  add("allocated", owner.allocated, owner.thread);
+  add("freed", owner.freed, owner.freeing_thread);
+  const auto& tags = tables.sites[owner.site].tags;
+  json["labels"] = ObjectOf({tags.begin(), tags.end()});
+  Json& stack = json["stack"] = Json::array();
+  for (const uint32_t number : recording.stacks.stack(tables.sites[owner.site].stack)) {
+    const RecordedStacks::Frame& frame = recording.stacks.frames()[number];
+    stack.push_back({{"function", frame.name}, {"where", frame.Position()}});
+  }
+  return json;
+}
+
+Json ToJson(const OpenedRecording& recording, const Owners& owners, const LiveNeighbours& neighbours,
+            uint64_t address) {
+  Json json = {{"version", kJsonVersion},
+               {"address", absl::StrFormat("0x%x", address)},
+               {"owner_count", owners.count},
+               {"owners", Json::array()}};
+  for (auto owner = owners.shown.rbegin(); owner != owners.shown.rend(); ++owner) {
+    json["owners"].push_back(OwnerJson(recording, *owner, address));
+  }
+  for (const auto& [where, found] : {std::pair("before", neighbours.before), std::pair("after", neighbours.after)}) {
+    const auto& [start, buffer] = found;
+    json[where] = buffer == nullptr ? Json() : BufferJson(recording, start, buffer->site, buffer->bytes);
+  }
+  return json;
 }
 
 // Reads "0x7f0000200000", or a decimal number. Returns nullopt for anything else.
@@ -157,6 +216,14 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
 
   const Owners found = OwnersOf(recording, *address, time);
   const std::deque<Owner>& owners = found.shown;
+  const int64_t instant = time.value_or(recording.end_time());
+  const RecordingState state = StateAt(recording, InstantAt(recording, instant));
+  const LiveNeighbours neighbours = NeighboursIn(state, *address);
+  WarnOfGaps("who", source.file, recording);
+  if (options.json) {
+    Print(ToText(ToJson(opened, found, neighbours, *address)));
+    return owners.empty() ? kFinding : kSuccess;
+  }
   std::string text;
   // The latest buffer is shown first, because it is the most probable cause of a fault.
   for (auto owner = owners.rbegin(); owner != owners.rend(); ++owner)
@@ -171,9 +238,7 @@ absl::StatusOr<int> RunWho(const WhoOptions& options) {
                       found.count, ".\n")
                 : std::string("No recorded buffer had the address.\n");
   }
-  text += NeighboursText(opened, *address, time.value_or(recording.end_time()));
-  Print(text);
-  WarnOfGaps("who", source.file, recording);
+  Print(text + NeighboursText(opened, neighbours, instant));
   return owners.empty() ? kFinding : kSuccess;
 }
 
@@ -187,6 +252,7 @@ Command AddWhoCommand(CLI::App& tool) {
                    "A recording; with a moment, such as run.hbmrec@12.5s: only the buffers that were live then")
       ->required();
   arguments->add_option("ADDRESS", options->address, "An address in the buffer: 0x7f0000200000")->required();
+  arguments->add_flag("--json", options->json, kJsonHelp);
   return {arguments, [options] { return RunWho(*options); }, true};
 }
 

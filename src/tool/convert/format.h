@@ -17,10 +17,6 @@ using internal::FileOutput;
 // A format, with one function or several for what it can be made from. The functions run on one thread at a time.
 struct Format {
   const char* name;
-  // Writes combined profiles. `by`: labels that become the outermost frames. Errors: those of `output`.
-  absl::Status (*write_combined)(const ProfileSet& profiles, size_t type, const std::vector<std::string>& by,
-                                 FileOutput& output) = nullptr;
-  bool has_one_type = false;  // write_combined uses `type`
   // Changes one profile.
   absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
   // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
@@ -34,6 +30,8 @@ struct Format {
   // Returns how many times write_recording reads all events. Null: once.
   size_t (*passes)(const RecordingTables& tables) = nullptr;
   bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
+  // The end of the name of the file, without -o. Null: text, for standard output.
+  const char* suffix = nullptr;
 };
 
 // What the writers of recordings have in common. totals_ begins with the values at the start of the recording.
@@ -70,8 +68,7 @@ absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks,
   return Writer(recording, stacks, output, progress).Write();
 }
 
-extern const Format kCsvFormat, kNdjsonFormat, kFoldedFormat, kSpeedscopeFormat, kXplaneFormat, kPerfettoFormat,
-    kMemoryVizFormat;
+extern const Format kCsvFormat, kNdjsonFormat, kXplaneFormat, kPerfettoFormat, kMemoryVizFormat;
 
 }  // namespace hbmprof::tool
 

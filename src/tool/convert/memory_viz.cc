@@ -549,7 +549,7 @@ size_t UsedAccounts(const RecordingTables& tables) {
 
 }  // namespace
 
-const Format kMemoryVizFormat = {"memory-viz", nullptr, false, nullptr, nullptr, &WriteWith<MemoryVizWriter>,
-                                 &UsedAccounts};
+const Format kMemoryVizFormat = {"memory-viz",  nullptr, nullptr,  &WriteWith<MemoryVizWriter>,
+                                 &UsedAccounts, false,   ".pickle"};
 
 }  // namespace hbmprof::tool

@@ -403,8 +403,7 @@ class PerfettoWriter : RecordingConverter {
 }  // namespace
 
 const Format kPerfettoFormat = {
-    "perfetto", nullptr, false, nullptr, nullptr, &WriteWith<PerfettoWriter>, [](const RecordingTables&) {
-      return size_t{2};
-    }};
+    "perfetto", nullptr,          nullptr, &WriteWith<PerfettoWriter>, [](const RecordingTables&) { return size_t{2}; },
+    false,      ".perfetto-trace"};
 
 }  // namespace hbmprof::tool

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/convert/frame_texts.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/json.h"
 
@@ -257,6 +256,37 @@ class EventTable : RecordingConverter {
 
 constexpr std::array<std::string_view, 3> kLabelColumns = {"device", "kind", "allocator"};
 
+// Makes the text of each location only once, although the location can be in many stacks.
+class LocationTexts {
+ public:
+  explicit LocationTexts(const ProfileSet& profiles) : profiles_(profiles), texts_(profiles.locations().size()) {}
+
+  // Returns the names of the frames, outermost first, each after a ";".
+  std::string OfStack(uint32_t stack) {
+    std::string text;
+    const uint64_t* const begin = profiles_.stacks().begin(stack);
+    for (const uint64_t* location = profiles_.stacks().end(stack); location != begin;) text += Of(*--location);
+    return text;
+  }
+
+ private:
+  const std::string& Of(uint64_t location) {
+    std::string& text = texts_[location];
+    if (!text.empty()) return text;
+    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
+    absl::c_reverse(frames);
+    for (const ProfileSet::ShownFrame& frame : frames) {
+      std::string name = Visible(frame.name);
+      absl::c_replace(name, ';', ':');
+      text += ";" + name;
+    }
+    return text;
+  }
+
+  const ProfileSet& profiles_;
+  std::vector<std::string> texts_;  // by location
+};
+
 class SampleTable {
  public:
   SampleTable(TableFormat format, FileOutput& output) : format_(format), output_(output) {}
@@ -275,11 +305,7 @@ class SampleTable {
       return InvalidArgument(file.path, ": has none of the sample types of the first profile");
     }
     const std::string of_file = FileCells(file);
-    FrameTexts frames(profiles, ";", [](const ProfileSet::ShownFrame& frame) {
-      std::string name = Visible(frame.name);
-      absl::c_replace(name, ';', ':');
-      return name;
-    });
+    LocationTexts frames(profiles);
     TableRow row(format_, columns_);
     for (size_t s = 0; s < file.samples.size(); ++s) {
       row.Cells(of_file, kFileColumns);
@@ -319,11 +345,10 @@ class SampleTable {
   }
 
   absl::Status WriteSample(const ProfileSet& profiles, const ProfileSet::File& file, size_t number,
-                           const std::vector<std::optional<size_t>>& types, FrameTexts& frames, TableRow& row) {
+                           const std::vector<std::optional<size_t>>& types, LocationTexts& frames, TableRow& row) {
     const ProfileSet::Sample& sample = file.samples[number];
     for (const std::string_view label : kLabelColumns) row.Text(profiles.LabelText(sample.labels, label));
-    std::string stack;
-    frames.AppendStack(sample.stack, stack);
+    const std::string stack = frames.OfStack(sample.stack);
     ProfileSet::ShownFrame innermost;
     if (!stack.empty()) innermost = profiles.ShownLocation(*profiles.stacks().begin(sample.stack))[0];
     row.Text(innermost.name);
@@ -368,7 +393,7 @@ absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewO
 
 template <TableFormat format>
 constexpr Format FormatNamed(const char* name) {
-  return {name, nullptr, false, nullptr, &WriteSampleTable<format>, &WriteWith<EventTable<format>>};
+  return {name, nullptr, &WriteSampleTable<format>, &WriteWith<EventTable<format>>};
 }
 
 }  // namespace

@@ -308,6 +308,6 @@ class XplaneWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kXplaneFormat = {"xplane", nullptr, false, nullptr, nullptr, &WriteWith<XplaneWriter>, nullptr, true};
+const Format kXplaneFormat = {"xplane", nullptr, nullptr, &WriteWith<XplaneWriter>, nullptr, true, ".xplane.pb"};
 
 }  // namespace hbmprof::tool

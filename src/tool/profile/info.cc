@@ -68,6 +68,15 @@ void ProfileInfo::Add(std::string_view text) {
   }
 }
 
+std::string OffSince(const std::vector<std::string>& warnings) {
+  constexpr std::string_view kBegin = "Recording has been off since ";
+  for (const std::string& warning : warnings) {
+    if (warning.rfind(kBegin, 0) != 0) continue;
+    return warning.substr(kBegin.size(), warning.find(": ", kBegin.size()) - kBegin.size());
+  }
+  return "";
+}
+
 std::optional<int64_t> ProfileInfo::UptimeSeconds() const {
   std::optional<int64_t> longest;
   for (const Comment& process : processes) longest = std::max(longest, process.Number("uptime"));

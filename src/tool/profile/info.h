@@ -43,6 +43,10 @@ struct ProfileInfo {
   std::optional<int64_t> UptimeSeconds() const;
 };
 
+// Returns the time since when the process has not recorded, as one of its warnings (Snapshot::warnings) says; "" if it
+// records.
+std::string OffSince(const std::vector<std::string>& warnings);
+
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_PROFILE_INFO_H_

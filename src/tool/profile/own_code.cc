@@ -1,6 +1,38 @@
 #include "src/tool/profile/own_code.h"
 
+#include "absl/strings/match.h"
+
 namespace hbmprof::tool {
+namespace {
+
+// How Python runs in a location.
+enum class PythonPart : uint8_t {
+  kNone,
+  kFunction,     // it is a Python function
+  kInterpreter,  // it is code of the interpreter, such as type_call
+};
+
+PythonPart PythonPartOf(const ProfileSet& profiles, uint64_t number, const std::vector<internal::FrameOwner>& owners) {
+  for (const ProfileSet::Frame& frame : profiles.locations()[number].frames) {
+    const std::string& source = profiles.text(profiles.functions()[frame.function].filename);
+    // "<string>", "<stdin>", "<frozen importlib._bootstrap>"
+    if (absl::EndsWith(source, ".py") || absl::StartsWith(source, "<")) return PythonPart::kFunction;
+  }
+  const bool is_interpreter =
+      absl::c_all_of(owners, [](const internal::FrameOwner& owner) { return owner.library == "CPython"; });
+  return is_interpreter ? PythonPart::kInterpreter : PythonPart::kNone;
+}
+
+// Removes the code of the interpreter between two Python functions. `parts`: by location.
+void RemoveInterpreter(const std::vector<PythonPart>& parts, std::vector<uint64_t>& stack) {
+  const auto is_function = [&](uint64_t location) { return parts[location] == PythonPart::kFunction; };
+  const auto begin = absl::c_find_if(stack, is_function);
+  const auto end = std::find_if(stack.rbegin(), stack.rend(), is_function).base();
+  if (begin == stack.end()) return;
+  stack.erase(std::remove_if(begin, end, [&](uint64_t l) { return parts[l] == PythonPart::kInterpreter; }), end);
+}
+
+}  // namespace
 
 absl::StatusOr<KnownLibraries> KnownLibraries::Make(const std::vector<std::string>& more) {
   KnownLibraries libraries;
@@ -45,9 +77,11 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
   };
   const size_t count = profiles.locations().size();
   std::vector<std::vector<Own>> own(internal::kOwnRanks, std::vector<Own>(count));  // by the lowest rank in the stack
+  std::vector<PythonPart> python(count);
   bool is_all_own = true;
   for (uint64_t l = 0; l < count; ++l) {
     const std::vector<internal::FrameOwner> frames = libraries.OwnersOf(profiles, l);
+    python[l] = PythonPartOf(profiles, l, frames);
     for (int rank = 0; rank < internal::kOwnRanks; ++rank) {
       Own& here = own[static_cast<size_t>(rank)][l];
       here.location = l;
@@ -80,6 +114,7 @@ bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles) {
     const size_t all = locations.size();
     while (!owners[locations.back()].frame.has_value()) locations.pop_back();
     locations.erase(locations.begin(), locations.begin() + static_cast<std::ptrdiff_t>(first));
+    RemoveInterpreter(python, locations);
     const uint64_t leaf = std::exchange(locations[0], owners[locations[0]].location);
     changed = changed || first != 0 || locations[0] != leaf;
     return locations.size() == all && locations[0] == leaf ? stack : profiles.StackOf(locations);

@@ -69,7 +69,8 @@ class KnownLibraries {
 
 // Removes the frames below the first own frame (OwnRank) from each stack, so that this frame becomes the leaf, under
 // the name OwnName. Also removes the outermost locations without an own frame: the start of the program, of the thread
-// or of the interpreter. Returns whether the leaf of any stack changed.
+// or of the interpreter, and the code of the interpreter between two Python functions. Returns whether the leaf of any
+// stack changed.
 bool AttributeToOwnCode(KnownLibraries& libraries, ProfileSet& profiles);
 
 }  // namespace hbmprof::tool

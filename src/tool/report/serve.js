@@ -50,9 +50,8 @@ function course(values) {
 // One memory space of one device against its limit.
 function space(memory) {
   const limit = memory.limit;
-  const name = memory.device + (memory.space === "device" ? "" : " " + memory.space);
   const row = element("div", {class: "space"},
-    element("div", {}, element("span", {}, name),
+    element("div", {}, element("span", {}, memory.name),
       element("span", {}, bytes(memory.in_use) + (limit > 0 ? " of " + bytes(limit) : ""))));
   if (limit > 0) {
     const bar = element("div", {class: memory.in_use > 0.9 * limit ? "bar high" : "bar"});
@@ -75,7 +74,9 @@ function card(process, interval) {
   const query = "pid=" + encodeURIComponent(process.id);
   return element("article", {class: process.id === chosen ? "card chosen" : "card"},
     element("h3", {}, process.name, element("small", {}, process.id + " · " + time(process.seconds))),
-    ...process.memory.map(space),
+    ...(process.recording_off_since
+      ? [element("p", {class: "off"}, "RECORDING OFF since " + process.recording_off_since)] : []),
+    ...process.memories.map(space),
     element("div", {class: "course-line"}, course(values),
       element("span", {class: toneOf(grown)}, change(grown) + " in " + time((values.length - 1) * interval))),
     element("nav", {}, show,
@@ -95,11 +96,11 @@ function showProcesses(data) {
 }
 
 function showSites(process, sites) {
-  const first = firstSites.get(process.id) || new Map(sites.rows.map(row => [row.name, row.flat]));
+  const first = firstSites.get(process.id) || new Map(sites.rows.map(row => [row.function, row.flat]));
   firstSites.set(process.id, first);
   $("sites-title").textContent = "Top sites of " + process.name + " (" + process.id + "): " + bytes(sites.total);
   const rows = sites.rows.map(row => {
-    const grown = row.flat - (first.get(row.name) || 0);
+    const grown = row.flat - (first.get(row.function) || 0);
     const meter = element("i", {});
     meter.style.width = (sites.total ? 100 * row.flat / sites.total : 0) + "%";
     return element("tr", {},
@@ -107,7 +108,7 @@ function showSites(process, sites) {
       element("td", {class: "number"}, (sites.total ? 100 * row.flat / sites.total : 0).toFixed(1) + " %"),
       element("td", {class: "number " + toneOf(grown)}, grown ? change(grown) : ""),
       element("td", {class: "meter-cell"}, element("span", {class: "meter"}, meter)),
-      element("td", {class: "name"}, row.name, element("small", {}, row.where)));
+      element("td", {class: "name"}, row.function, element("small", {}, row.where)));
   });
   const head = ["In use", "Share", "Since opened"].map(title => element("th", {class: "number"}, title));
   $("sites").replaceChildren(element("table", {},

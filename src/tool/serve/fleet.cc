@@ -74,19 +74,8 @@ Json Fleet::Processes() const {
   Json json = {{"interval", options_.interval_s}, {"directory", options_.directory}, {"silent", silent_}};
   Json& list = json["processes"] = Json::array();
   for (const LiveProcess& process : processes_) {
-    Json& entry = list.emplace_back(Json{{"id", process.id},
-                                         {"name", process.name},
-                                         {"version", process.version},
-                                         {"seconds", process.seconds},
-                                         {"history", courses_.at(KeyOf(process)).bytes}});
-    Json& memory = entry["memory"] = Json::array();
-    for (const LiveMemory& one : process.memory) {
-      memory.push_back({{"device", one.device},
-                        {"space", one.space},
-                        {"in_use", one.in_use},
-                        {"peak", one.peak},
-                        {"limit", one.limit}});
-    }
+    list.push_back(ProcessJson(process));
+    list.back()["history"] = courses_.at(KeyOf(process)).bytes;
   }
   return json;
 }
@@ -207,7 +196,7 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
   Json& rows = json["rows"] = Json::array();
   for (const Sums::Row& row : sums.Rows(false)) {
     if (row.flat[1] == 0 || rows.size() == kMaxSites) break;
-    rows.push_back({{"name", row.name}, {"where", row.position}, {"flat", row.flat[1]}});
+    rows.push_back({{"function", row.name}, {"where", row.position}, {"flat", row.flat[1]}});
   }
   if (sites_.size() > kMaxSites) sites_.clear();
   sites_[pid] = {Clock::now(), json};

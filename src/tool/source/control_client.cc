@@ -12,11 +12,13 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "absl/strings/strip.h"
 #include "src/base/descriptor.h"
 #include "src/protocol/control.h"
+#include "src/tool/profile/info.h"
 #include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
@@ -222,7 +224,43 @@ std::string ControlDirectory() {
   return DefaultDirectory();
 }
 
+Json ProcessJson(const LiveProcess& process) {
+  Json json = {{"id", process.id}, {"name", process.name}, {"version", process.version}, {"seconds", process.seconds}};
+  if (const std::string off = OffSince(process.warnings); !off.empty()) json["recording_off_since"] = off;
+  Json& list = json["memories"] = Json::array();
+  for (const LiveMemory& memory : process.memory) {
+    list.push_back({{"name", memory.space == "device" ? memory.device : Cat(memory.device, " ", memory.space)},
+                    {"in_use", memory.in_use},
+                    {"peak", memory.peak},
+                    {"limit", memory.limit < 0 ? Json() : Json(memory.limit)}});
+  }
+  return json;
+}
+
+std::vector<int64_t> RunningProcesses(const std::string& pid_or_name) {
+  int64_t pid = 0;
+  if (absl::SimpleAtoi(pid_or_name, &pid)) {
+    std::error_code error;
+    return fs::exists(Cat("/proc/", pid), error) ? std::vector{pid} : std::vector<int64_t>();
+  }
+  std::vector<int64_t> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
+    std::ifstream file(entry.path() / "comm");
+    std::string name;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || !std::getline(file, name)) continue;
+    if (name == pid_or_name.substr(0, 15)) found.push_back(pid);
+  }
+  return found;
+}
+
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory) {
+  const std::vector<int64_t> running = pid_or_name.empty() ? std::vector<int64_t>() : RunningProcesses(pid_or_name);
+  if (!running.empty()) {
+    return Cat("process ", pid_or_name, " runs without hbmprof: `hbmprof attach ", running.front(),
+               "` begins to record it (or it has a control channel in another directory than ", directory,
+               ", which HBMPROF_SOCKET_DIR names)");
+  }
   return Cat("no process ", pid_or_name, pid_or_name.empty() ? "" : " ", "has a control channel in ", directory,
              ". `hbmprof run` starts a program with one; HBMPROF_SOCKET_DIR names another directory");
 }
@@ -332,7 +370,9 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   if (found.size() > 1) {
     return InvalidArgument("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found));
   }
-  if (processes->empty()) return NotFound(NoProcessText(pid_or_name, directory));
+  if (processes->empty() || !RunningProcesses(pid_or_name).empty()) {
+    return NotFound(NoProcessText(pid_or_name, directory));
+  }
   return NotFound("no process ", pid_or_name, " has a control channel in ", directory,
                   "; there are: ", ListOf(*processes));
 }

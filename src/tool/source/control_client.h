@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "src/tool/util/common.h"
+#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 
@@ -34,12 +34,18 @@ struct LiveProcess {
   std::vector<std::string> warnings;  // Snapshot::warnings
 };
 
+// Returns the process for the JSON of `hbmprof ps` and of the page of `hbmprof serve`.
+Json ProcessJson(const LiveProcess& process);
+
 // Returns the directory of the sockets, if the user does not name another one: $HBMPROF_SOCKET_DIR, else
 // $XDG_RUNTIME_DIR/hbmprof, else /tmp/hbmprof-UID.
 std::string ControlDirectory();
 
+// Returns the ids of the running processes with this process id or name (as the kernel has it: 15 characters).
+std::vector<int64_t> RunningProcesses(const std::string& pid_or_name);
+
 // Returns a message: `directory` has no control channel of `pid_or_name`, or of any process if this is empty. It says
-// what the user can do.
+// what the user can do: attach, if a process with this id or name runs.
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory);
 
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the

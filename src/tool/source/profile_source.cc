@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "src/base/descriptor.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
@@ -53,6 +54,13 @@ absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<
   if (gaps != nullptr) *gaps = GapsOf(*recording);
   if (gaps == nullptr) WarnOfGaps("", parts.file, *recording);
   return bytes;
+}
+
+// Returns `start` and `suffix`; if this file exists, with a number between them.
+std::string NewFile(const std::string& start, const std::string& suffix) {
+  std::string file = Cat(start, suffix);
+  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, suffix);
+  return file;
 }
 
 using Clock = std::chrono::steady_clock;
@@ -197,10 +205,34 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
 std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {
   std::string name;
   for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
-  const std::string start = Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid);
-  std::string file = Cat(start, suffix);
-  for (int i = 1; access(file.c_str(), F_OK) == 0; ++i) file = Cat(start, ".", i, suffix);
-  return file;
+  return NewFile(Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid), suffix);
+}
+
+std::string NewFileFor(const std::string& source, const std::string& suffix) {
+  constexpr size_t kMostBytes = 100;
+  const SourceParts parts = PartsOf(source);
+  std::string name = parts.file.substr(parts.file.rfind('/') + 1);
+  for (const absl::string_view old : {".gz", ".pb", ".hbmrec", ".pickle"}) {
+    if (absl::EndsWith(name, old)) name.resize(name.size() - old.size());
+  }
+  if (parts.moment.has_value()) name += "_" + *parts.moment;
+  for (char& c : name) c = absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ? c : '_';
+  if (name.size() > kMostBytes) name.resize(kMostBytes);
+  return NewFile(name.find_first_not_of("._-") == std::string::npos ? "profile" : name, suffix);
+}
+
+absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(source, error)) return std::vector{source};
+  std::vector<std::string> profiles;
+  std::filesystem::directory_iterator entry(source, error);
+  for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
+    if (absl::EndsWith(entry->path().string(), ".pb.gz")) profiles.push_back(entry->path());
+  }
+  if (error) return NotFound(source, ": cannot be read: ", error.message());
+  if (profiles.empty()) return NotFound(source, ": the folder has no profiles (*.pb.gz)");
+  absl::c_sort(profiles);
+  return profiles;
 }
 
 bool IsRecordingFile(const std::string& path) {

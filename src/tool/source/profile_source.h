@@ -35,6 +35,14 @@ absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<st
 // file exists, adds a number after the process id.
 std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder = "");
 
+// Returns the path of a new file in the current folder, for what is made of `source`: its name without folder and
+// suffix, and `suffix`, such as "run_peak.pb.gz" of "/data/run.hbmrec@peak". If this file exists, adds a number.
+std::string NewFileFor(const std::string& source, const std::string& suffix);
+
+// If `source` is a folder, returns the profiles in it (*.pb.gz), sorted by name; otherwise `source`. Error: kNotFound
+// if the folder has none, or cannot be read.
+absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source);
+
 // Returns whether `path` is a regular file that begins as a recording does, or as a snapshot of PyTorch.
 bool IsRecordingFile(const std::string& path);
 

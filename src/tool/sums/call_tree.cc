@@ -161,31 +161,34 @@ class CallTree {
 
 }  // namespace
 
-std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total) {
+void ShowTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Json* json) {
   const bool is_change = base_files != 0;
   const CallTree tree(query.profiles, query.type, query.grouping, base_files);
+  using Number = size_t;
+  const auto node = [&tree](Number number) -> const CallTree::Node& { return tree.nodes()[number]; };
   const auto value = [&](int64_t of) { return is_change ? query.Change(of) : query.Text(of); };
-  Table table("rrrll");
-  table.Add({"cum", "cum%", "flat", "call tree", "where"});
-  const std::vector<size_t> numbers = tree.Shown(shown);
-  for (const size_t number : numbers) {
-    const CallTree::Node& node = tree.nodes()[number];
-    table.Add({value(node.cum), FormatPercent(node.cum, total), node.flat == 0 ? "" : value(node.flat),
-               std::string(node.depth - 1, ' ') + node.name, node.position == node.name ? "" : node.position},
-              is_change ? ToneOf(node.cum) : Tone::kPlain);
+  const auto json_of = [node](auto CallTree::Node::*member) { return [=](Number n) { return Json(node(n).*member); }; };
+  const RowFields<Number> columns = {
+      {"", 'l', nullptr, "depth", json_of(&CallTree::Node::depth)},
+      {"cum", 'r', [&](Number n) { return value(node(n).cum); }, "cum", json_of(&CallTree::Node::cum)},
+      {"cum%", 'r', [&](Number n) { return FormatPercent(node(n).cum, total); }, "", nullptr},
+      {"flat", 'r', [&](Number n) { return node(n).flat == 0 ? "" : value(node(n).flat); }, "flat",
+       json_of(&CallTree::Node::flat)},
+      {"call tree", 'l', [&](Number n) { return std::string(node(n).depth - 1, ' ') + node(n).name; }, "function",
+       json_of(&CallTree::Node::name)},
+      {"where", 'l', [&](Number n) { return node(n).position == node(n).name ? "" : node(n).position; }, "where",
+       json_of(&CallTree::Node::position)}};
+  const std::vector<Number> numbers = tree.Shown(shown);
+  const size_t all = tree.Shown(0).size();
+  if (json != nullptr) {
+    AddRows("nodes", numbers, columns, 0, *json);
+    if (numbers.size() < all) (*json)["left_out"] = all - numbers.size();
+    return;
   }
-  return table.Text(TerminalColumns()) + MoreRows(numbers.size(), tree.Shown(0).size());
-}
-
-Json TreeJson(const SumsQuery& query, size_t base_files) {
-  const CallTree tree(query.profiles, query.type, query.grouping, base_files);
-  Json list = Json::array();
-  for (const size_t number : tree.Shown(0)) {
-    const CallTree::Node& node = tree.nodes()[number];
-    list.push_back(
-        {{"depth", node.depth}, {"name", node.name}, {"where", node.position}, {"flat", node.flat}, {"cum", node.cum}});
-  }
-  return list;
+  const std::function<Tone(const Number&)> tone = [&](Number n) {
+    return is_change ? ToneOf(node(n).cum) : Tone::kPlain;
+  };
+  PrintVisible(TableOf(numbers, columns, 0, tone) + MoreRows(numbers.size(), all));
 }
 
 }  // namespace hbmprof::tool

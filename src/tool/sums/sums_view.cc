@@ -3,6 +3,23 @@
 #include "src/tool/profile/libraries.h"
 
 namespace hbmprof::tool {
+namespace {
+
+// Whether the profiles have no bytes in use, but a peak: their programs had ended.
+bool IsAllFreed(const ProfileSet& profiles, size_t peak) {
+  const std::optional<size_t> in_use = profiles.FindType("inuse_space");
+  if (!in_use.has_value()) return false;
+  bool has_peak = false;
+  for (const ProfileSet::File& file : profiles.files()) {
+    for (size_t s = 0; s < file.samples.size(); ++s) {
+      if (profiles.Value(file, s, *in_use) != 0) return false;
+      has_peak = has_peak || profiles.Value(file, s, peak) != 0;
+    }
+  }
+  return has_peak;
+}
+
+}  // namespace
 
 void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet& profiles) {
   const std::vector<ProfileSet::File>& files = profiles.files();
@@ -25,14 +42,21 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   ASSIGN_OR_RETURN(Grouping grouping, Grouping::Parse(options.by));
   grouping.marks_code = options.by.empty() && !options.json;  // other rows are those of pprof
   bool trimmed = false;
+  ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(options.type));
+  bool all_freed = false;
+  const std::optional<size_t> peak = profiles.FindType("peak_space");
+  if (options.type.empty() && options.older.empty() && peak.has_value() && IsAllFreed(profiles, *peak)) {
+    type = *peak;
+    all_freed = true;
+  }
   // The age of unaccounted memory is not known.
   const bool by_library = absl::c_linear_search(options.by, kLibraryLabel);
   if (by_library && options.older.empty()) AddUnaccounted(profiles);
   RETURN_IF_ERROR(ApplyView(command, options, profiles, &trimmed));
-  ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(options.type));
   RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));
   const SampleType name = profiles.types()[type];
-  return SumsQuery{std::move(profiles), type, name.type, name.unit, std::move(grouping), trimmed, options.exact};
+  return SumsQuery{std::move(profiles), type,    name.type,     name.unit,
+                   std::move(grouping), trimmed, options.exact, all_freed};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
@@ -53,8 +77,18 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
   return limit;
 }
 
+bool IsOff(const ProfileSet& profiles) {
+  return absl::c_any_of(profiles.files(), [](const auto& file) { return !OffSince(file.info.warnings).empty(); });
+}
+
+std::string OffText(const std::string& since) {
+  return Colored(Cat("RECORDING OFF since ", Visible(since), ": later allocations and frees are missing"),
+                 Tone::kWarning);
+}
+
 std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   std::string text;
+  if (const std::string since = OffSince(file.info.warnings); !since.empty()) text += OffText(since) + "\n";
   for (const Comment& tracker : file.info.trackers) {
     const int64_t dropped = tracker.Number("dropped_records").value_or(0);
     if (dropped == 0) continue;
@@ -76,54 +110,54 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   return text;
 }
 
-Json HeadJson(const SumsQuery& query, int64_t total) {
-  return {{"version", kJsonVersion},
-          {"files", query.profiles.PathsFrom(0)},
-          {"type", query.type_name},
-          {"unit", query.unit},
-          {"total", total}};
-}
-
-Json RowJson(const Sums::Row& row, const Grouping& grouping) {
-  Json json = Json::object();
-  if (!grouping.labels.empty()) {
-    Json& labels = json["labels"] = Json::object();
-    for (size_t i = 0; i < grouping.labels.size(); ++i) labels[grouping.labels[i]] = row.labels[i];
-  }
-  if (grouping.frames != Grouping::Frames::kNone) {
-    json["name"] = row.name;
-    json["where"] = row.position;
-  }
+Json HeadJson(const SumsQuery& query, size_t first, int64_t total) {
+  Json json = {{"version", kJsonVersion},
+               {"files", query.profiles.PathsFrom(first)},
+               {"type", query.type_name},
+               {"unit", query.unit},
+               {"total", total}};
+  if (query.all_freed) json["all_freed"] = true;
+  if (IsOff(query.profiles)) json["recording_off"] = true;
   return json;
 }
 
-std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
-                     const std::vector<ValueColumn>& columns, const std::function<Tone(const Sums::Row&)>& tone) {
-  std::string align(columns.size(), 'r');
-  std::vector<std::string> head;
-  for (const ValueColumn& column : columns) head.push_back(column.heading);
-  const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
-  head.insert(head.end(), grouping.labels.begin(), grouping.labels.end());
-  if (are_functions) head.insert(head.end(), {"function", "where"});
-  if (grouping.frames == Grouping::Frames::kLines) head.push_back("line");
-  if (grouping.frames == Grouping::Frames::kFiles) head.push_back("file");
-  align.resize(head.size(), 'l');
-  Table table(align);
-  table.Add(head);
-  shown = shown == 0 ? rows.size() : std::min(shown, rows.size());
-  for (size_t i = 0; i < shown; ++i) {
-    std::vector<std::string> cells;
-    for (const ValueColumn& column : columns) cells.push_back(column.cell(rows[i]));
-    for (const std::string& label : rows[i].labels) cells.push_back(label.empty() ? "-" : label);
-    if (grouping.frames != Grouping::Frames::kNone) cells.push_back(rows[i].name);
-    if (are_functions) cells.push_back(rows[i].position == rows[i].name ? "" : rows[i].position);
-    table.Add(std::move(cells), tone ? tone(rows[i]) : Tone::kPlain);
-  }
-  return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
+std::string FreedLine(const SumsQuery& query) {
+  return query.all_freed ? "nothing is in use any more: this is the memory at the peak (--type inuse_space shows 0)\n"
+                         : "";
 }
 
-std::string MoreRows(size_t shown, size_t all, const std::string& option) {
-  return shown >= all ? "" : Cat("... and ", all - shown, " more rows (", option, " 0 shows all)\n");
+RowField<Sums::Row> ValueField(const SumsQuery& query, const std::string& name, RowValue value) {
+  return {name, 'r', [&query, value](const Sums::Row& row) { return query.Text(value(row)); }, name, value};
+}
+
+RowField<Sums::Row> ChangeField(const SumsQuery& query, const std::string& name, RowValue value) {
+  return {name, 'r', [&query, value](const Sums::Row& row) { return query.Change(value(row)); }, name, value};
+}
+
+RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowValue value) {
+  return {heading, 'r', [=](const Sums::Row& row) { return FormatPercent(value(row), whole); }, "", nullptr};
+}
+
+void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns) {
+  for (size_t i = 0; i < grouping.labels.size(); ++i) {
+    const auto text = [i](const Sums::Row& row) { return row.labels[i].empty() ? "-" : row.labels[i]; };
+    columns.push_back({grouping.labels[i], 'l', text, "", nullptr});
+  }
+  if (!grouping.labels.empty()) {
+    columns.push_back({"", 'l', nullptr, "labels", [labels = grouping.labels](const Sums::Row& row) {
+                         Json json = Json::object();
+                         for (size_t i = 0; i < labels.size(); ++i) json[labels[i]] = row.labels[i];
+                         return json;
+                       }});
+  }
+  if (grouping.frames == Grouping::Frames::kNone) return;
+  const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
+  const char* const name = are_functions ? "function" : grouping.frames == Grouping::Frames::kLines ? "line" : "file";
+  const auto name_of = [](const Sums::Row& row) { return row.name; };
+  columns.push_back({name, 'l', name_of, name, name_of});
+  if (!are_functions) return;
+  columns.push_back({"where", 'l', [](const Sums::Row& row) { return row.position == row.name ? "" : row.position; },
+                     "where", [](const Sums::Row& row) { return row.position; }});
 }
 
 }  // namespace hbmprof::tool

@@ -1,10 +1,10 @@
-// Parts of the output of top, diff and peek: options, the lines above tables, rows of tables, and JSON.
+// Parts of the output of top and diff: options, the lines above tables, the columns of rows.
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
 #include "src/tool/profile/view.h"
 #include "src/tool/sums/sums.h"
-#include "src/tool/util/json.h"
+#include "src/tool/util/listing.h"
 
 namespace hbmprof::tool {
 
@@ -34,8 +34,9 @@ struct SumsQuery {
   std::string type_name;
   std::string unit;
   Grouping grouping;
-  bool trimmed = false;  // as in ApplyView
-  bool exact = false;    // SumsOptions::exact
+  bool trimmed = false;    // as in ApplyView
+  bool exact = false;      // SumsOptions::exact
+  bool all_freed = false;  // nothing is in use, so the peak is shown
 
   // Returns a value of the sample type, or a change of it, as text.
   std::string Text(int64_t value) const { return FormatValue(value, unit, exact); }
@@ -57,36 +58,34 @@ absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::stri
 // `text` is empty, returns 0. Error: kInvalidArgument for other text.
 absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit);
 
+// Whether a process had stopped recording when its profile was made.
+bool IsOff(const ProfileSet& profiles);
+// Returns the line of it for the time OffSince, for PrintVisible, without a line feed.
+std::string OffText(const std::string& since);
+
 // Returns one line for each memory space in the comments of the file (in use, peak, limit, unaccounted), and a line if
-// allocations were dropped. For PrintVisible.
+// allocations were dropped or recording is off. For PrintVisible.
 std::string DeviceLines(const ProfileSet::File& file, bool exact);
 
-// The first fields of the output: the files, the sample type, and the total.
-Json HeadJson(const SumsQuery& query, int64_t total);
-// The fields that identify a row: the values of the labels, then the frame and its position.
-Json RowJson(const Sums::Row& row, const Grouping& grouping);
+// The first fields of the output: the files from `first` on, the sample type, and the total.
+Json HeadJson(const SumsQuery& query, size_t first, int64_t total);
+// Returns the sentence of SumsQuery::all_freed as a line; "" if something is in use.
+std::string FreedLine(const SumsQuery& query);
 
-// A column of values in a table of rows.
-struct ValueColumn {
-  std::string heading;
-  std::function<std::string(const Sums::Row&)> cell;
-};
-// Returns a table of the first `shown` rows (0: all), with the value columns, then the labels, the frame and its
-// position, and the line MoreRows. `tone` gives the colour of a row; it may be null. For PrintVisible.
-std::string RowTable(const std::vector<Sums::Row>& rows, size_t shown, const Grouping& grouping,
-                     const std::vector<ValueColumn>& columns,
-                     const std::function<Tone(const Sums::Row&)>& tone = nullptr);
+// A column of values of the sample type.
+using RowValue = std::function<int64_t(const Sums::Row&)>;
+RowField<Sums::Row> ValueField(const SumsQuery& query, const std::string& name, RowValue value);
+// The same, as changes in the table.
+RowField<Sums::Row> ChangeField(const SumsQuery& query, const std::string& name, RowValue value);
+// A column of the table: the value as a part of `whole`.
+RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowValue value);
+// Adds the columns that identify a row: the values of the labels, the frame and its position.
+void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns);
 
-// Returns a table of the call tree (call_tree.cc), with the line MoreRows: the `shown` largest nodes (0: all),
-// percentages of `total`. The first `base_files` files are subtracted; if there are some, the values are changes. For
-// PrintVisible.
-std::string TreeTable(const SumsQuery& query, size_t base_files, size_t shown, int64_t total);
-// Returns the list of all nodes.
-Json TreeJson(const SumsQuery& query, size_t base_files);
-
-// Returns the line below a table that does not show every row; "" if it shows all. `option` limits the rows; 0 shows
-// all.
-std::string MoreRows(size_t shown, size_t all, const std::string& option = "-n");
+// Shows the call tree (call_tree.cc): the `shown` largest nodes (0: all), percentages of `total`. The first
+// `base_files` files are subtracted; if there are some, the values are changes. `json`: null: prints a table; else the
+// nodes are added to it.
+void ShowTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Json* json);
 
 }  // namespace hbmprof::tool
 

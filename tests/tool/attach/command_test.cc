@@ -1,4 +1,4 @@
-// `hbmprof attach` and `hbmprof detach` with the injected library, on the fake driver.
+// `hbmprof attach` with the injected library, on the fake driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -90,7 +90,7 @@ TEST_F(AttachCommandTest, NoControlSocketRefuses) {
   EXPECT_THAT(refused.err, HasSubstr("name another folder with HBMPROF_SOCKET_DIR; it is now /proc/none"));
   const CommandResult attach = Attach();
   EXPECT_EQ(attach.exit_code, 0) << attach.err;
-  EXPECT_EQ(Run({"detach", id_}).exit_code, 0);
+  EXPECT_EQ(Run({"attach", "--detach", id_}).exit_code, 0);
 }
 
 TEST_F(AttachCommandTest, MemoryFromBeforeShrinksExactly) {
@@ -112,11 +112,11 @@ TEST_F(AttachCommandTest, DetachesAndAttachesAgain) {
     const CommandResult attach = Attach();
     ASSERT_EQ(attach.exit_code, 0) << i << attach.err;
     EXPECT_EQ(attach.err, i == 0 ? "" : "hbmprof attach: it was attached before, so the options of that time stay\n");
-    const CommandResult detach = Run({"detach", id_});
+    const CommandResult detach = Run({"attach", "--detach", id_});
     ASSERT_EQ(detach.exit_code, 0) << i << detach.err;
     EXPECT_EQ(detach.out, "detached from " + id_ + " (attach_leaking)\n");
   }
-  EXPECT_THAT(Run({"detach", id_}).err, HasSubstr("hbmprof is not attached"));
+  EXPECT_THAT(Run({"attach", "--detach", id_}).err, HasSubstr("hbmprof is not attached"));
 }
 
 TEST_F(AttachCommandTest, SecondAttachChangesNothing) {
@@ -132,7 +132,7 @@ TEST_F(AttachCommandTest, FindsAProcessByItsName) {
 }
 
 TEST_F(AttachCommandTest, DetachNeedsAnAttachment) {
-  EXPECT_EQ(Run({"detach", id_}).err, "hbmprof detach: process " + id_ + " is not attached\n");
+  EXPECT_EQ(Run({"attach", "--detach", id_}).err, "hbmprof attach: process " + id_ + " is not attached\n");
 }
 
 class AttachPythonTest : public AttachedProgramTest {
@@ -197,7 +197,7 @@ TEST_P(AttachTorchTest, LeakThatBeganEarlierIsNamedAndTotalsAreTheDrivers) {
   ReadTotalsAfter("f");
   EXPECT_LE(DumpWithTheDriversTotal().SumUnder("inuse_space", "[before attach]"), before - (67 << 20));
   // What was allocated while it was detached is memory from before.
-  ASSERT_EQ(Run({"detach", id_}).exit_code, 0);
+  ASSERT_EQ(Run({"attach", "--detach", id_}).exit_code, 0);
   ReadTotalsAfter("g");
   ASSERT_EQ(Attach().exit_code, 0);
   ReadTotalsAfter("g");
@@ -221,7 +221,7 @@ TEST_F(AttachServerTest, ProfileAtExitAfterDetachHasWhatWasRecorded) {
   ASSERT_EQ(Attach().exit_code, 0);
   target_.WriteLine("a");
   ASSERT_EQ(target_.ReadLine(), "allocated 0");
-  ASSERT_EQ(Run({"detach", id_}).exit_code, 0);
+  ASSERT_EQ(Run({"attach", "--detach", id_}).exit_code, 0);
   target_.WriteLine("b");
   ASSERT_EQ(target_.ReadLine(), "allocated 0");
   EXPECT_THAT(Run({"top", id_}).out, HasSubstr("allocate_after"));
@@ -246,7 +246,7 @@ TEST_F(AttachSandboxTest, UserAllowsTheFilter) {
   arguments.push_back("--allow-seccomp");
   const CommandResult attach = Run(arguments);
   EXPECT_EQ(attach.exit_code, 0) << attach.err;
-  EXPECT_EQ(Run({"detach", id_}).exit_code, 0);
+  EXPECT_EQ(Run({"attach", "--detach", id_}).exit_code, 0);
 }
 
 // --- Users and namespaces. ---
@@ -281,7 +281,7 @@ TEST_F(AttachUserTest, OrdinaryUserAttachesToAnOwnProcess) {
   EXPECT_EQ(attach.exit_code, 0) << attach.err;
   target_.WriteLine("a");
   EXPECT_EQ(target_.ReadLine(), "allocated 0");
-  const CommandResult detach = RunAsUser({"detach", id_});
+  const CommandResult detach = RunAsUser({"attach", "--detach", id_});
   EXPECT_EQ(detach.exit_code, 0) << detach.err;
   EXPECT_EQ(LastProfile().SumUnder("alloc_objects", "allocate_after"), 1);
 }
@@ -290,7 +290,7 @@ TEST_F(AttachUserTest, RootAttachesToTheProcessOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root";
   const CommandResult attach = Attach();
   EXPECT_EQ(attach.exit_code, 0) << attach.err;
-  const CommandResult detach = Run({"detach", id_});
+  const CommandResult detach = Run({"attach", "--detach", id_});
   EXPECT_EQ(detach.exit_code, 0) << detach.err;
 }
 
@@ -323,7 +323,7 @@ TEST_F(AttachUserNamespaceTest, ProcessInNamespacesOfItsOwn) {
   EXPECT_EQ(target_.ReadLine(), "allocated 0");
   const CommandResult top = RunTool({"top", "1"}, {"HBMPROF_SOCKET_DIR=/proc/" + id + "/root" + sockets_});
   EXPECT_THAT(top.out, HasSubstr("allocate_after")) << top.err;
-  const CommandResult detach = Run({"detach", id});
+  const CommandResult detach = Run({"attach", "--detach", id});
   EXPECT_EQ(detach.exit_code, 0) << detach.err;
 }
 
@@ -362,7 +362,7 @@ class AttachHammerTest : public ::testing::TestWithParam<const char*> {
         {"HBMPROF_SOCKET_DIR=" + sockets_}, errors_);
   }
   CommandResult Detach(Server& server) const {
-    return RunTool({"detach", std::to_string(server->pid())}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+    return RunTool({"attach", "--detach", std::to_string(server->pid())}, {"HBMPROF_SOCKET_DIR=" + sockets_});
   }
   // Checks the only profile, which the program has written at its end, and removes it.
   void ExpectProfile(int64_t allocations) const {
@@ -490,7 +490,8 @@ TEST(AttachRealDriverTest, AllFunctionsOfEachVersion) {
     ASSERT_EQ(std::sscanf(attach.out.c_str() + functions + version.size(), ", %d of %d functions", &some, &all), 2);
     EXPECT_EQ(some, all);
     EXPECT_GT(all, 60);
-    EXPECT_EQ(RunTool({"detach", std::to_string(target.pid())}, {"HBMPROF_SOCKET_DIR=" + sockets}).exit_code, 0);
+    EXPECT_EQ(
+        RunTool({"attach", "--detach", std::to_string(target.pid())}, {"HBMPROF_SOCKET_DIR=" + sockets}).exit_code, 0);
     EXPECT_EQ(target.Wait(), 0);
     ++versions;
   }

@@ -1,4 +1,4 @@
-// `hbmprof peek`: shows the callers and callees of functions.
+// `hbmprof top --callers`: shows the callers and callees of functions.
 #include <tuple>
 
 #include "src/tool/commands/command.h"
@@ -7,12 +7,6 @@
 
 namespace hbmprof::tool {
 namespace {
-
-struct PeekOptions : SumsOptions {
-  PeekOptions() : SumsOptions(false) {}
-
-  std::string expression;
-};
 
 // The calls to and from one row, largest first.
 struct Neighbours {
@@ -47,7 +41,7 @@ Json EdgesJson(const Sums& sums, const std::vector<Sums::Edge>& edges, bool call
   Json list = Json::array();
   for (const Sums::Edge& edge : edges) {
     const Sums::Row& other = sums.row(callers ? edge.caller : edge.callee);
-    list.push_back({{"name", other.name}, {"cum", edge.cum[1]}, {"inlined", edge.inlined}});
+    list.push_back({{"function", other.name}, {"cum", edge.cum[1]}, {"inlined", edge.inlined}});
   }
   return list;
 }
@@ -71,45 +65,38 @@ std::string RowText(const SumsQuery& query, const Sums& sums, const Sums::Row& r
   return table.Text();
 }
 
-absl::StatusOr<int> RunPeek(const PeekOptions& options) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<RE2> expression, CompileRegex("REGEX", options.expression));
-  ASSIGN_OR_RETURN(SumsQuery query, ReadQuery("peek", options.files, options));
+}  // namespace
+
+absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& text) {
+  ASSIGN_OR_RETURN(const std::unique_ptr<RE2> expression, CompileRegex("--callers", text));
+  ASSIGN_OR_RETURN(SumsQuery query, ReadQuery("top", options.files, options));
   // Rows of labels have no callers, so frames are added to the grouping.
   if (query.grouping.frames == Grouping::Frames::kNone) query.grouping.frames = Grouping::Frames::kFunctions;
   const Sums sums(query.profiles, {{0, query.profiles.files().size()}}, query.type, query.grouping, true);
   std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
   EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
-  if (rows.empty()) return NotFound(options.files[0], ": no function matches '", options.expression, "'");
+  if (rows.empty()) return NotFound(options.files[0], ": no function matches '", text, "'");
   std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
   if (options.json) {
-    Json json = HeadJson(query, sums.total()[1]);
-    Json& list = json["rows"] = Json::array();
-    for (const Sums::Row& row : rows) {
-      Json& entry = list.emplace_back(RowJson(row, query.grouping));
-      entry["flat"] = row.flat[1];
-      entry["cum"] = row.cum[1];
-      entry["callers"] = EdgesJson(sums, neighbours[row.number].callers, true);
-      entry["callees"] = EdgesJson(sums, neighbours[row.number].callees, false);
+    RowFields<Sums::Row> columns = {ValueField(query, "flat", [](const Sums::Row& row) { return row.flat[1]; }),
+                                    ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; })};
+    AddNameFields(query.grouping, columns);
+    for (const bool callers : {true, false}) {
+      columns.push_back({"", 'l', nullptr, callers ? "callers" : "callees", [&, callers](const Sums::Row& row) {
+                           const Neighbours& around = neighbours.at(row.number);
+                           return EdgesJson(sums, callers ? around.callers : around.callees, callers);
+                         }});
     }
+    Json json = HeadJson(query, 0, sums.total()[1]);
+    AddRows("rows", rows, columns, options.rows, json);
     Print(ToText(json));
     return kSuccess;
   }
-  const size_t shown = options.rows == 0 ? rows.size() : std::min(options.rows, rows.size());
-  std::string text;
-  for (size_t i = 0; i < shown; ++i) text += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
-  PrintVisible(text + MoreRows(shown, rows.size()));
+  const size_t shown = ShownOf(options.rows, rows.size());
+  std::string tables = FreedLine(query);
+  for (size_t i = 0; i < shown; ++i) tables += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
+  PrintVisible(tables + MoreRows(shown, rows.size()));
   return kSuccess;
-}
-
-}  // namespace
-
-Command AddPeekCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("peek", "Show the callers and callees of a function");
-  auto options = std::make_shared<PeekOptions>();
-  arguments->add_option("REGEX", options->expression, "Part of the function's name")->required();
-  arguments->add_option("SOURCE", options->files, "Profiles; those of several processes are added up")->required();
-  AddSumsOptions(*arguments, *options);
-  return {arguments, [options] { return RunPeek(*options); }, true};
 }
 
 }  // namespace hbmprof::tool

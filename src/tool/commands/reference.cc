@@ -1,0 +1,176 @@
+// What is generated from the definition of the command line: the completion scripts, the sections of the manual page
+// and those of docs/command.md.
+#include "src/tool/commands/command.h"
+#include "src/tool/util/files.h"
+
+namespace hbmprof::tool {
+namespace {
+
+using App = CLI::App;
+
+std::vector<const App*> Subcommands(const App& tool) {
+  return tool.get_subcommands([](const App*) { return true; });
+}
+
+// Returns the options of a command for users. Those that only the command itself uses have no description.
+std::vector<const CLI::Option*> DescribedOptions(const App& command) {
+  return command.get_options([](const CLI::Option* option) { return !option->get_description().empty(); });
+}
+
+std::vector<std::string> OptionNames(const App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : DescribedOptions(command)) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
+
+std::string Bash(const App& tool) {
+  std::string commands;
+  std::string cases;
+  for (const App* command : Subcommands(tool)) {
+    commands += (commands.empty() ? "" : " ") + command->get_name();
+    cases += Cat("    ", command->get_name(), ") words=\"", absl::StrJoin(OptionNames(*command), " "), "\" ;;\n");
+  }
+  return Cat(
+      "# bash completion of hbmprof\n_hbmprof() {\n  local word=${COMP_WORDS[COMP_CWORD]} words=\"\"\n"
+      "  if [[ $COMP_CWORD -eq 1 ]]; then\n    COMPREPLY=($(compgen -W \"",
+      commands, " help ", absl::StrJoin(OptionNames(tool), " "),
+      "\" -- \"$word\"))\n    return\n  fi\n  case ${COMP_WORDS[1]} in\n", cases,
+      "  esac\n  if [[ $word == -* ]]; then\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n  else\n"
+      "    COMPREPLY=($(compgen -f -- \"$word\"))\n  fi\n}\ncomplete -o filenames -F _hbmprof hbmprof\n");
+}
+
+// zsh runs the script for bash.
+std::string Zsh(const App& tool) {
+  return "#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n" + Bash(tool);
+}
+
+std::string FishQuoted(const std::string& text) {
+  return Cat("'", absl::StrReplaceAll(text, {{"'", "\\'"}, {"\\", "\\\\"}}), "'");
+}
+
+std::string Fish(const App& tool) {
+  std::string text = "# fish completion of hbmprof\n";
+  for (const App* command : Subcommands(tool)) {
+    text += Cat("complete -c hbmprof -n __fish_use_subcommand -f -a ", command->get_name(), " -d ",
+                FishQuoted(command->get_description()), "\n");
+    for (const CLI::Option* option : DescribedOptions(*command)) {
+      std::string names;
+      for (const std::string& name : option->get_lnames()) names += " -l " + name;
+      for (const std::string& name : option->get_snames()) names += " -s " + name;
+      if (names.empty()) continue;
+      text += Cat("complete -c hbmprof -n '__fish_seen_subcommand_from ", command->get_name(), "'", names, " -d ",
+                  FishQuoted(option->get_description()), "\n");
+    }
+  }
+  return text;
+}
+
+// Returns "PROCESS REQUEST [ARGUMENT]": the arguments of a command.
+std::string ArgumentsOf(const App& command) {
+  std::string text;
+  for (const CLI::Option* option : DescribedOptions(command)) {
+    if (!option->get_positional()) continue;
+    const std::string name = Cat(option->get_name(true), option->get_items_expected_max() > 1 ? "..." : "");
+    const bool is_program = name.rfind("PROGRAM", 0) == 0;
+    text += Cat(" ", is_program ? "-- " : "", option->get_required() ? name : Cat("[", name, "]"));
+  }
+  return text;
+}
+
+// Returns "-o, --output DIR"; for an argument, its name.
+std::string NamesOf(const CLI::Option& option) {
+  if (option.get_positional()) return option.get_name(true);
+  std::vector<std::string> names;
+  for (const std::string& name : option.get_snames()) names.push_back("-" + name);
+  for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
+  const bool has_value = option.get_items_expected_max() > 0 && option.get_expected_min() > 0;
+  const std::string type = option.get_type_name();
+  return absl::StrJoin(names, ", ") + (has_value ? " " + (type == "TEXT" || type.empty() ? "VALUE" : type) : "");
+}
+
+std::string DescriptionOf(const CLI::Option& option) {
+  const std::string fallback = option.get_default_str();
+  return option.get_description() +
+         (fallback.empty() || !option.get_items_expected_max() ? "" : Cat(" (default: ", fallback, ")"));
+}
+
+std::string Roff(const std::string& text) {
+  std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
+  return !escaped.empty() && (escaped[0] == '.' || escaped[0] == '\'') ? "\\&" + escaped : escaped;
+}
+
+std::string Man(const App& tool) {
+  std::string text;
+  std::string group;
+  for (const App* command : Subcommands(tool)) {
+    if (group != command->get_group()) {
+      group = command->get_group();
+      text += Cat(".SH COMMANDS: ", absl::AsciiStrToUpper(group), "\n");
+    }
+    text += Cat(".SS ", Roff(Cat("hbmprof ", command->get_name(), ArgumentsOf(*command))), "\n",
+                Roff(command->get_description()), ".\n");
+    for (const CLI::Option* option : DescribedOptions(*command)) {
+      if (option->get_name() == "--help") continue;
+      text += Cat(".TP\n.B ", Roff(NamesOf(*option)), "\n", Roff(DescriptionOf(*option)), "\n");
+    }
+    if (!command->get_footer().empty()) text += ".PP\n";
+    for (const absl::string_view line : absl::StrSplit(command->get_footer(), '\n', absl::SkipEmpty())) {
+      text += Roff(std::string(line)) + "\n";
+    }
+  }
+  return text;
+}
+
+// One table for each command, and one for the options that at least three commands have.
+std::string Markdown(const App& tool) {
+  constexpr size_t kMany = 3;
+  const auto cell = [](const std::string& text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); };
+  const auto row_of = [cell](const CLI::Option& option) {
+    return Cat("| `", cell(NamesOf(option)), "` | ", cell(DescriptionOf(option)), " |");
+  };
+  std::map<std::string, std::vector<std::string>> commands_of;  // by row
+  std::vector<std::string> shared;                              // rows, in the order of their first command
+  for (const App* command : Subcommands(tool)) {
+    for (const CLI::Option* option : DescribedOptions(*command)) {
+      if (option->get_positional() || option->get_name() == "--help") continue;
+      std::vector<std::string>& commands = commands_of[row_of(*option)];
+      commands.push_back(command->get_name());
+      if (commands.size() == kMany) shared.push_back(row_of(*option));
+    }
+  }
+  std::string text;
+  for (const App* command : Subcommands(tool)) {
+    text += Cat("### hbmprof ", command->get_name(), "\n\n`hbmprof ", command->get_name(), ArgumentsOf(*command),
+                "`: ", command->get_description(), ".\n\n| | |\n|---|---|\n");
+    for (const CLI::Option* option : DescribedOptions(*command)) {
+      if (option->get_name() == "--help" || absl::c_linear_search(shared, row_of(*option))) continue;
+      text += row_of(*option) + "\n";
+    }
+    text += "\n";
+  }
+  text += "### Options of several commands\n\n| | | commands |\n|---|---|---|\n";
+  for (const std::string& row : shared) text += Cat(row, " ", absl::StrJoin(commands_of[row], ", "), " |\n");
+  return text;
+}
+
+}  // namespace
+
+absl::StatusOr<int> PrintReference(const App& tool, const std::vector<std::string>& words) {
+  const std::map<std::string, std::string (*)(const App&)> kinds = {
+      {"bash", &Bash}, {"zsh", &Zsh}, {"fish", &Fish}, {"man", &Man}, {"markdown", &Markdown}};
+  const auto kind = kinds.find(words.empty() ? "" : words[0]);
+  if (kind == kinds.end()) return InvalidArgument(kReferenceOption, " takes one of bash, zsh, fish, man, markdown");
+  const std::string text = kind->second(tool);
+  if (words.size() == 1) {
+    Print(text);
+    return kSuccess;
+  }
+  ASSIGN_OR_RETURN(const std::string frame, ReadFile(words[1]));
+  Print(absl::StrReplaceAll(frame, {{"\n@COMMANDS@\n", "\n" + text}}));
+  return kSuccess;
+}
+
+}  // namespace hbmprof::tool
