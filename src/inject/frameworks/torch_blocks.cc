@@ -38,7 +38,7 @@ struct Device {
 
   // Why the reports are not used: they contradict each other or the records. Null: they are used.
   std::atomic<const char*> refusal{nullptr};
-  std::atomic<bool> has_earlier{false};    // the next report is the first one of those that are seen
+  std::atomic<bool> has_earlier{false};  // the next report is the first one of those that are seen
   std::atomic<int64_t> live_bytes{0};
   // Whether a block could not be recorded, or its record has ended. If so, the free of an unknown block is not an
   // error.

@@ -22,8 +22,8 @@ struct Command {
 
 // Each of these functions adds its subcommand to the command line.
 using AddCommand = Command(CLI::App& tool);
-AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand, AddTopCommand, AddDiffCommand, AddLeaksCommand,
-    AddReportCommand, AddTimelineCommand, AddWhoCommand, AddPsCommand, AddServeCommand,
+AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand, AddTopCommand, AddDiffCommand,
+    AddLeaksCommand, AddReportCommand, AddTimelineCommand, AddWhoCommand, AddPsCommand, AddServeCommand,
     AddControlCommand, AddDumpCommand, AddConvertCommand, AddSymbolizeCommand, AddCheckCommand;
 
 // `hbmprof --reference KIND [FILE]`, for builds: prints a text that is made of the definitions of all subcommands. KIND
