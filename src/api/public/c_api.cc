@@ -29,7 +29,7 @@
 #include "src/capture/given_stack.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/snapshot_builder.h"
-#include "src/core/tables/pool_numbers.h"
+#include "src/core/tables/site_table.h"
 #include "src/core/tables/tags.h"
 #include "src/export/device_stats.h"
 
