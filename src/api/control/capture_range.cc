@@ -143,9 +143,9 @@ uint64_t Begin(std::string_view name) {
       if (!TryRun([&] { StartFiles(output, shared.get()); })) {
         PrintAboutRange("hbmprof: no recording of the range: the host has no memory for it");
       }
-      static_cast<void>(TryRun([&] { RecordMark(shared->name); }));
     };
     status = DoFileWork(start_files, kMostWaitForStart);
+    RecordMark(name);  // if the disk has answered in time, and the recording has begun
   };
   static_cast<void>(TryRun(start));
   if (absl::IsResourceExhausted(status)) {
