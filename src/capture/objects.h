@@ -11,7 +11,8 @@
 //   code, so an id stays valid when its library is loaded again.
 // - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
 //   check. (It takes a lock, but one that the dynamic linker never holds while it runs other code.) If one was
-//   unloaded, the hash of the unwind data must be equal.
+//   unloaded, the hash of the unwind data must be equal. Data of more than 256 KiB are not hashed and count as
+//   different. When no id is left, such an object is unidentified: nothing is kept about its code.
 //
 // A frame that was guessed (RuleWalk::Guess) is different: its return address may be an old word of the stack, and
 // another thread may unload the object around it. So no guess leads into an object that is not permanent, and a walk

@@ -197,8 +197,7 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) 
 void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
   if (const PythonInterpreter* python = FoundPython()) {
     snapshot->python.version = python->version;
-    snapshot->python.problem =
-        profiler.finder().reads_python() ? python->problem.load(std::memory_order_acquire) : "turned off";
+    snapshot->python.problem = profiler.finder().reads_python() ? python->problem : "turned off";
   }
   // All named frames of the process, so that the words of stacks are their entries in the snapshot.
   static_assert(kNamedFrameWord == hbmprof::Snapshot::kNamedFrame);

@@ -20,13 +20,6 @@ std::atomic<const PythonInterpreter*> readable_python{nullptr};
 
 namespace {
 
-template <typename T>
-T Load(uintptr_t address) {
-  T value;
-  std::memcpy(&value, reinterpret_cast<const void*>(address), sizeof(value));
-  return value;
-}
-
 // Fills in the layout. Returns a description of the problem, or null if there is none.
 const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
   constexpr uint64_t kMaxOffset = 4096;
@@ -39,8 +32,10 @@ const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
     }
     if (Load<uint64_t>(found->runtime + 16) != 0) return "it is free-threaded";
   }
-  found->layout.chain = PythonFrameChainOf(found->minor);
-  found->is_usual_layout = true;
+  found->layout.chain = found->minor >= 12   ? PythonFrameChain::kShims
+                        : found->minor == 11 ? PythonFrameChain::kEntryFrames
+                        : found->minor == 10 ? PythonFrameChain::kOnePerActivationWithCframe
+                                             : PythonFrameChain::kOnePerActivation;
   for (const PythonField& field : kPythonFields) {
     uint64_t offset = field.offset[row];
     if (described >= 0 && field.described_at[described] != 0) {
@@ -50,13 +45,12 @@ const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
       }
     }
     found->layout.*field.field = static_cast<uint16_t>(offset);
-    found->is_usual_layout = found->is_usual_layout && offset == field.offset[row];
   }
   return nullptr;
 }
 
-// Fills in `found`, the interpreter of the object with the symbols `own`. Returns a description of the problem, or null
-// if there is none.
+// Fills in `found`, the interpreter of the object with the symbols `own`. Returns a description of the problem; "" if
+// there is none.
 const char* Check(const link_map* object, const Exports& own, PythonInterpreter* found) {
   constexpr uintptr_t kTypeOfObject = 8;
   constexpr uintptr_t kNameOfType = 24;
@@ -75,7 +69,6 @@ const char* Check(const link_map* object, const Exports& own, PythonInterpreter*
   if (_dl_find_object(reinterpret_cast<void*>(found->runtime), &loaded) != 0) return "it is being unloaded";
   found->object_start = reinterpret_cast<uintptr_t>(loaded.dlfo_map_start);
   found->object_limit = reinterpret_cast<uintptr_t>(loaded.dlfo_map_end);
-  found->object_tables = loaded.dlfo_eh_frame;
   const uintptr_t version_at = find("Py_Version").address;
   const auto version = version_at != 0 ? static_cast<uintptr_t>(Load<unsigned long>(version_at)) : 0;
   if (version != 0) {
@@ -109,7 +102,7 @@ const char* Check(const link_map* object, const Exports& own, PythonInterpreter*
     found->evaluate = evaluate.address;
     found->evaluate_bytes = evaluate.bytes;
   }
-  return nullptr;
+  return "";
 }
 
 std::atomic<PythonInterpreter*> found_python{nullptr};
@@ -126,26 +119,18 @@ void LookForPython(const link_map* object, bool is_permanent) {
     auto* mine = new (pages) PythonInterpreter();
     mine->is_permanent = is_permanent;
     mine->problem = Check(object, own, mine);
-    if (mine->problem == nullptr) mine->problem = "";
     if (found_python.compare_exchange_strong(found, mine, std::memory_order_acq_rel)) {
       found = mine;
     } else {
       UnmapPages(pages, sizeof(PythonInterpreter));
     }
   }
-  if (*found->problem.load() != '\0') return;
-  readable_python.store(found);
-  if (*found->problem.load() != '\0') readable_python.store(nullptr);  // another thread has rejected it
+  if (*found->problem == '\0') readable_python.store(found, std::memory_order_release);
 }
 
 }  // namespace
 
 void WatchForPython() { WatchObjects(&LookForPython); }
 const PythonInterpreter* FoundPython() { return found_python.load(std::memory_order_acquire); }
-
-void RejectPython(const char* problem) {
-  found_python.load(std::memory_order_acquire)->problem.store(problem);
-  readable_python.store(nullptr);
-}
 
 }  // namespace hbmprof::internal

@@ -10,31 +10,34 @@
 
 namespace hbmprof::internal {
 
-// An interpreter that was found. Immutable once it is published, except for `problem` and `words`.
+// Loads a word of the interpreter's structs. Other threads may write it at the same time.
+template <typename T>
+T Load(uintptr_t address) {
+  return __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_RELAXED);
+}
+
+// An interpreter that was found. Immutable once it is published, except for `words`.
 struct PythonInterpreter {
   PythonLayout layout;
-  bool is_usual_layout;  // it is equal to UsualPythonLayout(minor)
   int minor;
   char version[16];
-  std::atomic<const char*> problem;  // why its frames are not read; empty if they are
-  uintptr_t runtime;                 // &_PyRuntime
-  uintptr_t code_type;               // &PyCode_Type
-  uintptr_t unicode_type;            // &PyUnicode_Type
-  uintptr_t bytes_type;              // &PyBytes_Type
+  const char* problem;     // why its frames are not read; empty if they are
+  uintptr_t runtime;       // &_PyRuntime
+  uintptr_t code_type;     // &PyCode_Type
+  uintptr_t unicode_type;  // &PyUnicode_Type
+  uintptr_t bytes_type;    // &PyBytes_Type
   // Address and size of _PyEval_EvalFrameDefault, for versions whose frames are found by its address range.
   uintptr_t evaluate;
   uintptr_t evaluate_bytes;
   bool is_permanent;       // it was loaded at program start, so it is never unloaded
   uintptr_t object_start;  // of the object that has `runtime`
   uintptr_t object_limit;
-  const void* object_tables;  // its .eh_frame_hdr
   // The words of named frames by the keys of frames (python_frames.cc), so that names and lines are read once.
   static constexpr int kWordBits = 12;
   mutable WordBucket words[1 << kWordBits];
 };
 
-// The interpreter of this process. Null until an interpreter is found whose frames can be read, and null for ever after
-// RejectPython.
+// The interpreter of this process. Null until one is found whose frames can be read.
 extern std::atomic<const PythonInterpreter*> readable_python __attribute__((visibility("hidden")));
 
 // Returns whether there is such an interpreter.
@@ -46,8 +49,6 @@ void WatchForPython();
 
 // Returns the first interpreter of the process; null if none was found. Any thread may call it.
 const PythonInterpreter* FoundPython();
-// Must be called if the published interpreter fails the checks later: its frames are then no longer read.
-void RejectPython(const char* problem);
 
 }  // namespace hbmprof::internal
 

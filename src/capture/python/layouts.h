@@ -55,12 +55,6 @@ struct PythonLayout {
 // x86-64 and 48 on aarch64.
 inline constexpr uint16_t kPythonMutexBytes = 2 * (sizeof(pthread_mutex_t) - 40);
 
-constexpr PythonFrameChain PythonFrameChainOf(int minor) {
-  if (minor >= 12) return PythonFrameChain::kShims;
-  if (minor == 11) return PythonFrameChain::kEntryFrames;
-  return minor == 10 ? PythonFrameChain::kOnePerActivationWithCframe : PythonFrameChain::kOnePerActivation;
-}
-
 // Offsets of the release builds for 64-bit Linux, from the interpreters' own headers. The debug builds have the same.
 struct PythonField {
   uint16_t PythonLayout::*field;
@@ -97,14 +91,6 @@ inline constexpr PythonField kPythonFields[] = {
     {&PythonLayout::other_text,           { 72,  72,  72,  72,   56,   56,   56}, {}},
 };
 // clang-format on
-
-// The layout of the release builds.
-constexpr PythonLayout UsualPythonLayout(int minor) {
-  PythonLayout layout = {};
-  layout.chain = PythonFrameChainOf(minor);
-  for (const PythonField& field : kPythonFields) layout.*field.field = field.offset[minor - kFirstPythonMinor];
-  return layout;
-}
 
 }  // namespace hbmprof::internal
 

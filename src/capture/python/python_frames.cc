@@ -33,12 +33,7 @@ struct PythonWorkspace {
 
 namespace {
 
-// --- Reading the interpreter's structs. Other threads may write these structs at the same time. ---
-
-template <typename T>
-T Load(uintptr_t address) {
-  return __atomic_load_n(reinterpret_cast<const T*>(address), __ATOMIC_RELAXED);
-}
+// --- Reading the interpreter's structs. ---
 
 // Returns whether there can be an object at the address.
 bool IsObjectAddress(uintptr_t address) {
@@ -199,8 +194,7 @@ bool IsLoaded(const PythonInterpreter& python) {
   dl_find_object found;
   return _dl_find_object(reinterpret_cast<void*>(python.runtime), &found) == 0 &&
          reinterpret_cast<uintptr_t>(found.dlfo_map_start) == python.object_start &&
-         reinterpret_cast<uintptr_t>(found.dlfo_map_end) == python.object_limit &&
-         found.dlfo_eh_frame == python.object_tables;
+         reinterpret_cast<uintptr_t>(found.dlfo_map_end) == python.object_limit;
 }
 
 uintptr_t Finalizing(const PythonInterpreter& python) {
@@ -208,18 +202,11 @@ uintptr_t Finalizing(const PythonInterpreter& python) {
   return __atomic_load_n(reinterpret_cast<const uintptr_t*>(word), __ATOMIC_ACQUIRE);
 }
 
-enum class PythonRead : uint8_t {
-  kNothing,  // the thread has no Python state, or runs no Python function
-  kFrames,
-  kUnfit,  // a check failed
-};
-
 // Reads the keys of frames. Different call sites have different keys, even at the same address: when functions are
 // freed, others can be made at their addresses.
 class KeyReader {
  public:
-  // `layout`: that of `python`.
-  KeyReader(const PythonInterpreter& python, const PythonLayout& layout) : python_(python), layout_(layout) {}
+  explicit KeyReader(const PythonInterpreter& python) : python_(python), layout_(python.layout) {}
 
   // `code`: a code object.
   [[gnu::always_inline]] uint64_t Read(uintptr_t code, int64_t instruction) {
@@ -233,7 +220,7 @@ class KeyReader {
   }
 
  private:
-  // Makes the key of a code object without a version from its names, its first line, and the line or the line table.
+  // Makes the key of a code object without a version from its names, its first line, and its line table.
   [[gnu::always_inline]] uint64_t ReadByContents(uintptr_t code, uintptr_t name, int64_t instruction) {
     const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
@@ -241,15 +228,13 @@ class KeyReader {
       file_identity_ = TextIdentity(python_.layout, file);
     }
     const uint64_t first_line = Load<uint32_t>(code + layout_.code_first_line);
-    const bool is_old = layout_.code_adaptive == 0;  // before 3.11
-    const uint64_t at = is_old ? static_cast<uint32_t>(LineOf(python_, code, instruction))
-                               : LineTableIdentity(code) + static_cast<uint64_t>(instruction);
+    const uint64_t at = LineTableIdentity(code) + static_cast<uint64_t>(instruction);
     return MultiplyFold(TextIdentity(python_.layout, name) ^ first_line << 32 ^ kHashSeed2,
                         file_identity_ ^ at * kHashSeed3);
   }
 
-  // In 3.11, finding the line takes too long to do it for each event. So the key contains the size, the beginning and
-  // the end of the line table, and the addresses, instead of the line.
+  // To find the line takes too long for each event. So the key contains the size, the beginning and the end of the line
+  // table, and the addresses, instead of the line.
   [[gnu::always_inline]] uint64_t LineTableIdentity(uintptr_t code) const {
     const auto table = Load<uintptr_t>(code + layout_.code_line_table);
     const auto size = Load<uint64_t>(table + kVarObjectSize);
@@ -266,32 +251,33 @@ class KeyReader {
   uint64_t file_identity_ = 0;
 };
 
-// Finds the calling thread's PyThreadState. It is 0 if the thread has none, or one that must not be read.
-[[gnu::always_inline]] inline PythonRead FindThreadState(const PythonInterpreter& python, const PythonLayout& layout,
-                                                         uintptr_t* state) {
-  if (!python.is_permanent && !IsLoaded(python)) return PythonRead::kNothing;
+// Returns the calling thread's PyThreadState. Returns 0 if the thread has none, or one that must not be read.
+uintptr_t FindThreadState(const PythonInterpreter& python) {
+  const PythonLayout& layout = python.layout;
+  if (!python.is_permanent && !IsLoaded(python)) return 0;
   // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
-  if (Load<int32_t>(python.runtime + layout.tss) != 1) return PythonRead::kNothing;
+  if (Load<int32_t>(python.runtime + layout.tss) != 1) return 0;
   const auto key = Load<uint32_t>(python.runtime + layout.tss + 4);
-  *state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));
-  if (*state == 0) return PythonRead::kNothing;
-  if (!IsObjectAddress(*state)) return PythonRead::kUnfit;
+  const auto state = reinterpret_cast<uintptr_t>(pthread_getspecific(key));
+  if (!IsObjectAddress(state)) return 0;
   // An interpreter that is ending sets this word and soon after that frees the states of daemon threads. Such a thread
   // may run code outside of the interpreter at that time.
   const uintptr_t finalizing = Finalizing(python);
-  if (finalizing != 0 && finalizing != *state) return PythonRead::kNothing;
-  const bool is_own = Load<uintptr_t>(*state + layout.thread_id) == static_cast<uintptr_t>(pthread_self());
-  return is_own ? PythonRead::kFrames : PythonRead::kUnfit;
+  if (finalizing != 0 && finalizing != state) return 0;
+  const bool is_own = Load<uintptr_t>(state + layout.thread_id) == static_cast<uintptr_t>(pthread_self());
+  return is_own ? state : 0;
 }
 
 // Calls `visitor` for the thread's `max_frames` innermost Python frames, from the innermost outwards, and for the
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
-// `layout`: that of the interpreter, as a constant if possible.
+// Returns false if there is no frame, or if a check failed.
 template <typename Visitor>
-[[gnu::always_inline]] inline PythonRead WalkFrames(const PythonInterpreter& python, const PythonLayout& layout,
-                                                    uintptr_t state, int max_frames, Visitor* visitor) {
+bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visitor) {
+  const uintptr_t state = FindThreadState(python);
+  if (state == 0) return false;
+  const PythonLayout layout = python.layout;
   constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
@@ -304,14 +290,14 @@ template <typename Visitor>
   uintptr_t cframe = 0;
   if (layout.thread_cframe != 0) {
     cframe = Load<uintptr_t>(state + layout.thread_cframe);
-    if (!IsObjectAddress(cframe)) return PythonRead::kUnfit;
+    if (!IsObjectAddress(cframe)) return false;
   }
   const uintptr_t root_cframe = state + layout.thread_root_cframe;
   uintptr_t frame =
       Load<uintptr_t>(layout.thread_frame != 0 ? state + layout.thread_frame : cframe + layout.cframe_frame);
   int visited = 0;
   for (int step = 0; frame != 0; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
-    if (!IsObjectAddress(frame) || step == kMaxSteps) return PythonRead::kUnfit;
+    if (!IsObjectAddress(frame) || step == kMaxSteps) return false;
     const uint8_t owner = has_owners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
     if (has_shims && owner >= kFirstShimOwner) {
       visitor->EndActivation(frame);
@@ -321,7 +307,7 @@ template <typename Visitor>
     if (visited < max_frames) {
       // The low bits of the reference are a tag in 3.14.
       const uintptr_t code = Load<uintptr_t>(frame + layout.frame_code) & ~uintptr_t{7};
-      if (!IsOfType(code, code_type)) return PythonRead::kUnfit;
+      if (!IsOfType(code, code_type)) return false;
       int64_t instruction;
       bool has_begun = true;
       if (has_owners) {
@@ -331,9 +317,9 @@ template <typename Visitor>
       } else {
         instruction = Load<int32_t>(frame + layout.frame_instruction);
       }
-      if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions) return PythonRead::kUnfit;
+      if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions) return false;
       if (has_begun) {
-        if (!visitor->Frame(code, instruction)) return PythonRead::kUnfit;
+        if (!visitor->Frame(code, instruction)) return false;
         ++visited;
       }
     }
@@ -342,46 +328,19 @@ template <typename Visitor>
     if (has_shims || (has_entries && !is_enough && Load<uint8_t>(frame + layout.frame_is_entry) == 0)) continue;
     uintptr_t marker = 0;
     if (has_cframes) {
-      if (cframe == root_cframe || !IsObjectAddress(cframe)) return PythonRead::kUnfit;
+      if (cframe == root_cframe || !IsObjectAddress(cframe)) return false;
       marker = cframe;
       cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
     }
     visitor->EndActivation(marker);
     if (is_enough) break;
   }
-  return visited > 0 ? PythonRead::kFrames : PythonRead::kNothing;
-}
-
-template <int kMinor>
-constexpr PythonLayout kUsualLayout = UsualPythonLayout(kMinor);
-
-// Whether frames were ever read, and the number of reads that failed before. An interpreter that has never passed the
-// checks is rejected after kMaxFailures reads. An interpreter that has passed them is never rejected, because a check
-// can fail in a signal handler that interrupts the interpreter.
-std::atomic<bool> has_read_frames{false};
-std::atomic<int> failures{0};
-
-template <typename Visitor>
-[[gnu::always_inline]] inline bool ReadFrames(const PythonInterpreter& python, const PythonLayout& layout,
-                                              int max_frames, Visitor* visitor) {
-  uintptr_t state = 0;
-  PythonRead read = FindThreadState(python, layout, &state);
-  if (read == PythonRead::kFrames) read = WalkFrames(python, layout, state, max_frames, visitor);
-  if (read == PythonRead::kFrames) {
-    if (!has_read_frames.load(std::memory_order_relaxed)) has_read_frames.store(true, std::memory_order_relaxed);
-    return true;
-  }
-  constexpr int kMaxFailures = 16;
-  if (read == PythonRead::kUnfit && !has_read_frames.load(std::memory_order_relaxed) &&
-      failures.fetch_add(1, std::memory_order_relaxed) == kMaxFailures) {
-    RejectPython("its frames do not have the expected layout");
-  }
-  return false;
+  return visited > 0;
 }
 
 class Digest {
  public:
-  Digest(const PythonInterpreter& python, const PythonLayout& layout, uintptr_t sp) : keys_(python, layout), sp_(sp) {}
+  Digest(const PythonInterpreter& python, uintptr_t sp) : keys_(python), sp_(sp) {}
   [[gnu::always_inline]] bool Frame(uintptr_t code, int64_t instruction) {
     hash_ = MultiplyFold(hash_ ^ keys_.Read(code, instruction), kHashSeed1);
     return true;
@@ -395,17 +354,11 @@ class Digest {
   uint64_t hash_ = kHashSeed0;
 };
 
-[[gnu::always_inline]] inline uint64_t DigestWith(const PythonInterpreter& python, const PythonLayout& layout,
-                                                  uintptr_t sp, int max_frames) {
-  Digest digest(python, layout, sp);
-  return ReadFrames(python, layout, max_frames, &digest) ? digest.value() : 0;
-}
-
 // Puts the words of the frames, and their activations, into the workspace.
 class Collector {
  public:
   Collector(const PythonInterpreter& python, PythonWorkspace* workspace)
-      : python_(python), keys_(python, python.layout), workspace_(*workspace) {}
+      : python_(python), keys_(python), workspace_(*workspace) {}
 
   bool Frame(uintptr_t code, int64_t instruction) {
     const uint64_t key = keys_.Read(code, instruction);
@@ -479,18 +432,8 @@ bool PythonIsEnding() {
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
   if (python == nullptr) return 0;
-  switch (python->is_usual_layout ? python->minor : 0) {
-    case 11:
-      return DigestWith(*python, kUsualLayout<11>, sp, max_frames);
-    case 12:
-      return DigestWith(*python, kUsualLayout<12>, sp, max_frames);
-    case 13:
-      return DigestWith(*python, kUsualLayout<13>, sp, max_frames);
-    case 14:
-      return DigestWith(*python, kUsualLayout<14>, sp, max_frames);
-    default:
-      return DigestWith(*python, python->layout, sp, max_frames);
-  }
+  Digest digest(*python, sp);
+  return ReadFrames(*python, max_frames, &digest) ? digest.value() : 0;
 }
 
 PythonWorkspace* AcquirePythonWorkspace() {
@@ -510,7 +453,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   if (python == nullptr || native.depth == 0) return native;
   PythonWorkspace& work = *workspace;
   Collector collector(*python, workspace);
-  if (!ReadFrames(*python, python->layout, std::min(max_depth, kMaxStackDepth), &collector) ||
+  if (!ReadFrames(*python, std::min(max_depth, kMaxStackDepth), &collector) ||
       !FindStackPointers(caller, native, work.stack_pointer)) {
     return native;
   }
