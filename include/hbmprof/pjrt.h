@@ -30,10 +30,7 @@
 // and is listed on stderr. If the plugin has memory statistics, they become the device's own numbers
 // (DeviceStats::bytes_limit, driver_bytes_in_use, unaccounted).
 //
-// The label call_location is PJRT_ExecuteOptions::call_location. There is no such label if the call_location is a
-// traceback (lines "file:line (function)", innermost first, as JAX passes with JAX_SEND_TRACEBACK_TO_RUNTIME=FULL). The
-// frames of the traceback then become the outermost frames of the stack, unless the stack has the Python functions of
-// the thread itself.
+// The label call_location is the first line of PJRT_ExecuteOptions::call_location.
 //
 // A wrapped call that fails for lack of memory (RESOURCE_EXHAUSTED) is reported (out_of_memory.h).
 //

@@ -16,16 +16,15 @@ namespace hbmprof::internal {
 inline constexpr uint32_t kThreadNumbers = 64;
 
 struct ThreadState {
-  uint32_t number;         // 0: none yet
-  bool inside;             // an event of this thread is being recorded
-  bool is_scoped : 1;      // a ScopedCaller is in effect (core/scoped_caller.h)
-  bool has_traceback : 1;  // a ScopedTraceback is in effect (traceback.h)
-  uint16_t recorded;       // its number in recordings (core/ledger/event_log.h); 0: none yet
-  uint32_t calls;          // the number of wrapped calls of the CUDA driver in progress (nested ones count)
-  uint32_t probes;         // the number of calls of device probes in progress
-  uint32_t mutexes;        // the number of Mutexes (mutex.h) that it holds or waits for
+  uint32_t number;    // 0: none yet
+  bool inside;        // an event of this thread is being recorded
+  bool is_scoped;     // a ScopedCaller is in effect (core/scoped_caller.h)
+  uint16_t recorded;  // its number in recordings (core/ledger/event_log.h); 0: none yet
+  uint32_t calls;     // the number of wrapped calls of the CUDA driver in progress (nested ones count)
+  uint32_t probes;    // the number of calls of device probes in progress
+  uint32_t mutexes;   // the number of Mutexes (mutex.h) that it holds or waits for
 
-  // Returns !inside && !is_scoped && !has_traceback, by one comparison.
+  // Returns !inside && !is_scoped, by one comparison.
   bool is_common() const {
     uint16_t all;
     std::memcpy(&all, &inside, sizeof(all));

@@ -17,7 +17,6 @@
 #include "src/base/thread_state.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
-#include "src/capture/traceback.h"
 #include "src/core/ledger/ledger.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/names.h"

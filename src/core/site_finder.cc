@@ -18,47 +18,41 @@ SiteFinder::SiteFinder(const Options& options, SiteTable& sites)
 SiteId SiteFinder::SiteOf(const Caller& caller, SiteWord word, bool is_uncached) {
   if (is_uncached) return SiteOfNewStack(caller, nullptr, word);
   const Caller& start = StartOfStack(caller);
-  const NamedFrames names = MayHaveNamedFrames() ? NamedFramesOf(start) : NamedFrames{};
+  const uint64_t digest = HasPython() ? DigestOf(start) : 0;
   const Path* const path = capture_.FindPath(start, max_depth_);
   if (path != nullptr) {
-    const SiteId known = cache_.Find(KeyOf(*path, names, word));
+    const SiteId known = cache_.Find(KeyOf(*path, digest, word));
     if (known != kNoSite) return known;
   }
-  return names.digest == 0 ? SiteOfNewStack(start, path, word) : SiteOfNamedStack(start, path, word, names);
+  return digest == 0 ? SiteOfNewStack(start, path, word) : SiteOfNamedStack(start, path, word, digest);
 }
 
-[[gnu::noinline]] SiteFinder::NamedFrames SiteFinder::NamedFramesOf(const Caller& caller) const {
-  if (GivenFrames(caller) != 0 || !capture_.is_on()) return {};
-  const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
-  if (digest != 0 || current_traceback == nullptr) return {digest, nullptr};
-  return {current_traceback->hash, current_traceback};
+[[gnu::noinline]] uint64_t SiteFinder::DigestOf(const Caller& caller) const {
+  return reads_python_ && GivenFrames(caller) == 0 ? DigestPythonFrames(caller.sp, max_depth_) : 0;
 }
 
-SiteCache::Key SiteFinder::KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word) {
-  if (names.digest == 0) return {path.hash, word};
+SiteCache::Key SiteFinder::KeyOf(const Path& path, uint64_t digest, const SiteWord& word) {
+  if (digest == 0) return {path.hash, word};
   // The address of the path is a part of it, because merging also depends on the sizes of the native frames. Paths are
   // never freed.
-  const uint64_t other_digest = MultiplyFold(names.digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
-  return {{path.hash.low ^ names.digest, path.hash.high ^ other_digest}, word};
+  const uint64_t other_digest = MultiplyFold(digest ^ reinterpret_cast<uintptr_t>(&path), kHashSeed2);
+  return {{path.hash.low ^ digest, path.hash.high ^ other_digest}, word};
 }
 
 SiteId SiteFinder::CachedNamedSite(const Path& path, const Caller& caller, SiteWord word) const {
   const uint64_t digest = reads_python_ ? DigestPythonFrames(caller.sp, max_depth_) : 0;
-  return cache_.Find(KeyOf(path, {digest, nullptr}, word));
+  return cache_.Find(KeyOf(path, digest, word));
 }
 
 [[gnu::noinline]] SiteId SiteFinder::SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word,
-                                                      const NamedFrames& names) {
+                                                      uint64_t digest) {
   PythonWorkspace* workspace = AcquirePythonWorkspace();
   if (workspace == nullptr) return SiteOfNewStack(caller, path, word);
   const CapturedStack native =
       path != nullptr ? CapturedStack(*path) : capture_.CaptureAfresh(caller, NativeFramesOf(workspace), max_depth_);
-  const CapturedStack merged = names.traceback != nullptr
-                                   ? AppendTraceback(native, *names.traceback, max_depth_, workspace)
-                                   : MergePythonFrames(caller, native, max_depth_, workspace);
-  const SiteId site = SiteOfStack(merged, word);
+  const SiteId site = SiteOfStack(MergePythonFrames(caller, native, max_depth_, workspace), word);
   ReleasePythonWorkspace(workspace);
-  if (native.path != nullptr && site != kNoSite) cache_.Store(KeyOf(*native.path, names, word), site);
+  if (native.path != nullptr && site != kNoSite) cache_.Store(KeyOf(*native.path, digest, word), site);
   return site;
 }
 

@@ -10,7 +10,6 @@
 #include "hbmprof/options.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
-#include "src/capture/traceback.h"
 #include "src/core/tables/site_cache.h"
 #include "src/core/tables/site_table.h"
 
@@ -34,19 +33,15 @@ class SiteFinder {
   bool reads_python() const { return reads_python_; }
 
  private:
-  // The named frames of a stack: the thread's Python functions or, without these, the frames of its traceback.
-  struct NamedFrames {
-    uint64_t digest = 0;  // 0: there are none
-    const Traceback* traceback = nullptr;
-  };
-  NamedFrames NamedFramesOf(const Caller& caller) const;
-  static SiteCache::Key KeyOf(const Path& path, const NamedFrames& names, const SiteWord& word);
-  // The site of a stack with this path, of a thread without a traceback; kNoSite if it is not cached.
+  // The digest of the Python functions in a stack; 0 if there are none.
+  uint64_t DigestOf(const Caller& caller) const;
+  static SiteCache::Key KeyOf(const Path& path, uint64_t digest, const SiteWord& word);
+  // The site of a stack with this path; kNoSite if it is not cached.
   SiteId CachedNamedSite(const Path& path, const Caller& caller, SiteWord word) const;
   // These two find a site that SiteOf has not found in the cache. `path`: of the native stack; null if it is not
   // cached.
   SiteId SiteOfNewStack(const Caller& caller, const Path* path, SiteWord word);
-  SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word, const NamedFrames& names);
+  SiteId SiteOfNamedStack(const Caller& caller, const Path* path, SiteWord word, uint64_t digest);
   // Finds the site in the site cache. Or finds or makes it, and caches it.
   SiteId SiteOfStack(const CapturedStack& stack, SiteWord word);
 

@@ -29,7 +29,6 @@
 #include "hbmprof/tag.h"
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
-#include "src/capture/traceback.h"
 #include "src/core/device_driver.h"
 #include "src/core/joined/injected.h"
 #include "src/core/profiler_impl.h"
@@ -1251,17 +1250,6 @@ TEST_F(ProfilerTest, ProbeMayRecordNameAndTag) {
   EXPECT_EQ(Stats().bytes_in_use, 0);
   EXPECT_EQ(Tracker().reentrant_events, 0);
   EXPECT_EQ(Tracker().foreign_frees, 0);
-}
-
-TEST(ProfilerUnwinder, NoneRecordsNoFramesOfATraceback) {
-  Options options;
-  options.unwinder = Unwinder::kNone;
-  Profiler profiler(options);
-  const internal::ScopedTraceback traceback("model.py:12 (forward)");
-  ASSERT_TRUE(profiler.RecordAlloc(At(1), 100));
-  const Snapshot snapshot = profiler.TakeSnapshot();
-  ASSERT_THAT(snapshot.samples, SizeIs(1));
-  EXPECT_THAT(snapshot.stacks[snapshot.samples[0].stack].return_addresses, IsEmpty());
 }
 
 TEST_F(ProfilerTest, ResizesNeverLowerTheBytesEverAllocated) {

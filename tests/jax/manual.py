@@ -8,8 +8,7 @@ usage: manual.py SHIM PLUGIN PYPI TOOL
   PYPI    a folder with jax (pip install --target)
   TOOL    the command hbmprof
 
-Each program runs as it is, and with HBMPROF_UNWINDER=native and JAX_SEND_TRACEBACK_TO_RUNTIME=FULL, so that the functions come
-from JAX. Prints the bytes as a table. Exits 0 if they agree, 1 if not, 77 if a needed package is missing.
+Prints the bytes as a table. Exits 0 if they agree, 1 if not, 77 if a needed package is missing.
 """
 import json
 import os
@@ -19,7 +18,6 @@ import tempfile
 
 SKIPPED = 77
 PROGRAMS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "manual_programs.py")
-FROM_JAX = {"HBMPROF_UNWINDER": "native", "JAX_SEND_TRACEBACK_TO_RUNTIME": "FULL"}
 BUFFERS = {"jaxs": "kind=buffer", "ours": "kind=device"}
 
 failed = 0
@@ -42,13 +40,13 @@ def expect(what, found, wanted):
   print(f"  {what:<44} {found!s:>12}{'' if same else f'   DIFFERENT: {wanted} expected'}")
 
 
-def run(folder, arguments, program, environment):
+def run(folder, arguments, program):
   shim, plugin, pypi, _ = arguments
   os.makedirs(folder)
   done = subprocess.run(
       [sys.executable, PROGRAMS, program, folder, shim], capture_output=True, text=True, check=False,
       env={**os.environ, "PYTHONPATH": pypi, "HBMPROF_PJRT_PLUGIN": plugin, "PJRT_NAMES_AND_LIBRARY_PATHS": f"wrapped:{shim}",
-           "JAX_PLATFORMS": "wrapped", **environment})
+           "JAX_PLATFORMS": "wrapped"})
   if done.returncode != 0:
     sys.exit(f"the program {program} failed with {done.returncode}: {done.stderr}")
 
@@ -84,14 +82,12 @@ def main(arguments):
     return SKIPPED
   print(f"JAX {probe.stdout.strip()}, CPython {sys.version.split()[0]}")
   with tempfile.TemporaryDirectory() as root:
-    for source, environment in (("the interpreter", {}), ("JAX", FROM_JAX)):
-      print(f"functions from {source}, in bytes:")
-      for program, check in (("functions", check_functions), ("growth", check_growth)):
-        folder = os.path.join(root, f"{program} {source}")
-        run(folder, arguments, program, environment)
-        check(tool, folder)
+    for program, check in (("functions", check_functions), ("growth", check_growth)):
+      folder = os.path.join(root, program)
+      run(folder, arguments, program)
+      check(tool, folder)
     print(run_tool(tool, "top", "--tree", "--own", "--show-from", "^func2$",
-                   os.path.join(root, "functions the interpreter/ours.1.pb.gz")))
+                   os.path.join(root, "functions/ours.1.pb.gz")))
   print("the same attribution" if failed == 0 else f"{failed} differ")
   return 0 if failed == 0 else 1
 

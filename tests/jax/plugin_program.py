@@ -3,8 +3,8 @@
 usage: plugin_program.py PLUGIN EXPECTED
 
 Each call site requests a different size. Writes Python's own stack of each size to EXPECTED, in the format of
-tests/python/frames_program.py. Executions pass their stack to the plugin as JAX does with
-JAX_SEND_TRACEBACK_TO_RUNTIME=FULL.
+tests/python/frames_program.py. Executions pass their call location to the plugin as JAX does with
+JAX_SEND_TRACEBACK_TO_RUNTIME=ON.
 """
 import ctypes
 import sys
@@ -32,8 +32,7 @@ def expect(size, options=None):
     if size is not None:
         expected[size] = stack
     if options is not None:
-        text = "\n".join("%s:%d (%s)" % (file, line, name) for name, file, line in stack)
-        kept.append(ctypes.create_string_buffer(text.encode()))
+        kept.append(ctypes.create_string_buffer(("%s:%d" % stack[0][1:]).encode()))
         options[10] = ctypes.addressof(kept[-1])
     return True
 

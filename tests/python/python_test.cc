@@ -302,7 +302,7 @@ TEST(DoctorTest, SaysThatAnInterpreterIsTooNew) {
       RunCommand({HBMPROF_TOOL_PATH, "doctor", "--", HBMPROF_PYTHON_LIBRARIES "/libpython_too_new.so"});
   EXPECT_EQ(doctor.exit_code, 1);
   EXPECT_THAT(doctor.out, HasSubstr("! Python           3.15.2: Python functions are not in the stacks"));
-  EXPECT_THAT(doctor.out, HasSubstr("JAX_SEND_TRACEBACK_TO_RUNTIME=FULL"));
+  EXPECT_THAT(doctor.out, HasSubstr("JAX_SEND_TRACEBACK_TO_RUNTIME=ON"));
 }
 
 TEST_P(PythonTest, DoctorNamesTheInterpreter) {

@@ -19,7 +19,6 @@
 #include "src/base/background_thread.h"
 #include "src/base/message.h"
 #include "src/base/try_run.h"
-#include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -293,9 +292,7 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   const PjrtHandle client = program->client;
   const ScopedTag name(program->name.empty() ? "" : "executable", program->name);
   const std::string_view location = CallLocationOf(args);
-  const bool is_traceback = IsTraceback(location);
-  const ScopedTraceback traceback(is_traceback ? location : std::string_view());
-  const ScopedTag tag(is_traceback || location.empty() ? "" : "call_location", location);
+  const ScopedTag tag(location.empty() ? "" : "call_location", location.substr(0, location.find('\n')));
 
   // The outputs of an executable have the same locations and shapes in each execution, except if the call names a
   // device.

@@ -516,29 +516,4 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   return {work.merged, depth, native.truncated || is_cut};
 }
 
-CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
-                              PythonWorkspace* workspace) {
-  const int most = std::min(max_depth, kMaxStackDepth);
-  uint64_t* const words = workspace->python;
-  int count = 0;
-  bool is_cut = false;
-  std::string_view text(traceback.text, traceback.bytes);
-  while (!text.empty()) {
-    const std::optional<TracebackFrame> frame = TakeTracebackFrame(&text);
-    if (!frame.has_value()) continue;
-    const uint64_t word = count == most ? 0
-                                        : InternNamedFrame(frame->function.substr(0, kMaxFunctionBytes),
-                                                           frame->file.substr(0, kMaxFileBytes), frame->line, 0);
-    is_cut = word == 0;
-    if (is_cut) break;
-    words[count++] = word;
-  }
-  const int native_frames = std::min(native.depth, std::max(most - count, most / 2));
-  const int named_frames = std::min(count, most - native_frames);
-  std::copy_n(native.pcs, native_frames, workspace->merged);
-  std::copy_n(words, named_frames, workspace->merged + native_frames);
-  is_cut = is_cut || native_frames < native.depth || named_frames < count;
-  return {workspace->merged, native_frames + named_frames, native.truncated || is_cut};
-}
-
 }  // namespace hbmprof::internal

@@ -6,8 +6,7 @@
 // its code object alive. All values that are read are checked (types, alignment, sizes). If a check fails, the stack
 // keeps its native frames.
 //
-// A Python function at a line is a named frame (named_frames.h). If the Python functions of the thread itself cannot be
-// read, those of a traceback that the program passed (src/capture/traceback.h) are used instead.
+// A Python function at a line is a named frame (named_frames.h).
 #ifndef HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 #define HBMPROF_SRC_CAPTURE_PYTHON_PYTHON_FRAMES_H_
 
@@ -16,12 +15,8 @@
 #include "hbmprof/caller.h"
 #include "src/capture/capture.h"
 #include "src/capture/python/interpreter.h"
-#include "src/capture/traceback.h"
 
 namespace hbmprof::internal {
-
-// Returns whether the stacks that the calling thread captures now can have named frames.
-inline bool MayHaveNamedFrames() { return HasPython() || current_traceback != nullptr; }
 
 // Returns whether the interpreter of this process has begun to destroy its modules and their variables, because it
 // ends.
@@ -47,13 +42,6 @@ uintptr_t* NativeFramesOf(PythonWorkspace* workspace);
 // if the Python frames cannot be read or matched, or if there is no memory for a name.
 CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& native, int max_depth,
                                 PythonWorkspace* workspace);
-
-// Returns `native`, the stack of a thread without Python functions of its own, with the frames of `traceback` as its
-// outermost frames. If the result would have more than `max_depth` frames, it counts as truncated: outer native frames
-// are left out, and at most half of the `max_depth` frames are those of the traceback. It is in the workspace, and has
-// no path. If there is no memory for a name, the frames from there on are left out, and the result counts as truncated.
-CapturedStack AppendTraceback(const CapturedStack& native, const Traceback& traceback, int max_depth,
-                              PythonWorkspace* workspace);
 
 }  // namespace hbmprof::internal
 

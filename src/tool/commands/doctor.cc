@@ -396,7 +396,7 @@ void Python(const Program& program, Findings& findings) {
                      Cat(program.python, program.python_is_free_threaded ? ", free-threaded" : "",
                          ": Python functions are not in the stacks; hbmprof can read 3.", internal::kFirstPythonMinor,
                          " to 3.", internal::kLastPythonMinor, ", and no free-threaded build. In JAX, set ",
-                         "JAX_SEND_TRACEBACK_TO_RUNTIME=FULL: then outputs of executions have them"));
+                         "JAX_SEND_TRACEBACK_TO_RUNTIME=ON: then outputs of executions have a label call_location"));
   }
 }
 
