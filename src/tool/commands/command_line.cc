@@ -289,10 +289,10 @@ int Run(int argc, char** argv, std::string* command_name) {
   std::vector<Command> commands;
   // In the order of the help page.
   for (AddCommand* const add :
-       {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,        AddDumpCommand,
-        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddExplainCommand,   AddTopCommand,      AddDiffCommand,
-        AddRanksCommand,     AddPeekCommand,     AddLeaksCommand,  AddSymbolizeCommand, AddReportCommand,
-        AddTimelineCommand, AddWhoCommand,    AddConvertCommand,   AddCheckCommand,
+       {AddRunCommand,       AddAttachCommand,   AddDetachCommand, AddPsCommand,      AddDumpCommand,
+        AddControlCommand,   AddServeCommand,    AddDoctorCommand, AddExplainCommand, AddTopCommand,
+        AddDiffCommand,      AddRanksCommand,    AddPeekCommand,   AddLeaksCommand,   AddSymbolizeCommand,
+        AddReportCommand,    AddTimelineCommand, AddWhoCommand,    AddConvertCommand, AddCheckCommand,
         AddCompletionCommand}) {
     commands.push_back(add(tool));
   }
