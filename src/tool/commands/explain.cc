@@ -195,17 +195,7 @@ absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const 
     return InvalidArgument("live buffers are judged, not ", found, "; --type can be inuse_space or inuse_objects");
   }
   judged.counter = counter;
-  if (counter.empty()) {
-    const std::vector<Comment>& counters = profiles.files().back().info.counters;
-    if (counters.size() == 1) judged.counter = counters[0].name;
-  }
-  absl::StatusOr<DumpSeries> series = OrderDumps(profiles, judged.counter);
-  if (!series.ok() && counter.empty() && !judged.counter.empty()) {
-    judged.counter.clear();
-    series = OrderDumps(profiles, "");
-  }
-  if (!series.ok()) return series.status();
-  judged.series = *std::move(series);
+  ASSIGN_OR_RETURN(judged.series, OrderToJudge(profiles, &judged.counter));
   return judged;
 }
 

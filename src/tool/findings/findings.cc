@@ -505,6 +505,17 @@ void RankFindings(std::vector<Finding>& findings) {
   });
 }
 
+absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first) {
+  if (!counter->empty()) return OrderDumps(profiles, *counter, first);
+  const std::vector<Comment>& counters = profiles.files().back().info.counters;
+  if (counters.size() == 1) {
+    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name, first);
+    if (series.ok()) *counter = counters[0].name;
+    if (series.ok()) return series;
+  }
+  return OrderDumps(profiles, "", first);
+}
+
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by) {
   return Finder(profiles, series, type, subject).Run(by);

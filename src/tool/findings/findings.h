@@ -96,6 +96,9 @@ struct Findings {
   SiteGrowth rest;                // all those that are no leaks, judged as one
 };
 
+// As OrderDumps. If `*counter` is "", sets it to the only counter of the last profile, if its values can be used.
+absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first = 0);
+
 // Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result
 // refers to nothing else. `by`: labels whose values are judged separately.
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,

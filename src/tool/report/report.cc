@@ -370,7 +370,8 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
     RETURN_IF_ERROR(set->CheckTextOfStacks());
   }
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(""));
-  ASSIGN_OR_RETURN(const DumpSeries series, OrderDumps(profiles, per, has_base ? 1 : 0));
+  std::string counter = per;
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &counter, has_base ? 1 : 0));
 
   const ProfileSet::File& now = profiles.files()[series.files.back()];
   const bool is_series = series.files.size() > 1;
@@ -394,8 +395,8 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   data["label_sets"] = labels.ToJson();
   data["tree"] = tree.TreeJson();
   if (options.own) AttributeToOwnCode(libraries, profiles);
-  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText({now.path}), per});
-  if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, per, found.sites);
+  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText({now.path}), counter});
+  if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, counter, found.sites);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
   Json& findings = data["findings"] = Json::array();
   for (const Finding& finding : found.findings) {
