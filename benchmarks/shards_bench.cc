@@ -255,7 +255,7 @@ int main(int argc, char** argv) {
   hbmprof::benchmarks::Measure(1, sites);
   if (shards > 1) hbmprof::benchmarks::Measure(shards, sites);
   std::printf(
-      "goals: a site <= 900 B, which has cells in all shards; a new peak <= 2.5x with one and <= 5x with 8; no "
+      "goals: a site <= 900 B, which has counters in all shards; a new peak <= 2.5x with one and <= 5x with 8; no "
       "pair > 1 ms on its core that the time without snapshots does not show\n");
   return 0;
 }

@@ -1,7 +1,7 @@
 // The wrappers of the functions that driver_calls.inc lists as wrapped. The functions below find the wrapper for a name
 // or for a function of the driver. Everything here is thread-safe.
 //
-// Not in this file: how the calls of programs reach the wrappers (src/inject).
+// Not in this file: how the calls of programs reach the wrappers (linker/dynamic_linker.cc, attach.cc).
 #ifndef HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
 #define HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
 

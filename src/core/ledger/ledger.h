@@ -26,8 +26,7 @@
 // 2. Each peak of any book and each snapshot begins a new epoch. The epoch changes only while all shards are locked.
 //    Each shard has a copy of it. The peak epoch of a book is the one that began at its last peak.
 // 3. A counter stores the epoch of its last change. Its peak_objects and peak_bytes are the values that it had in use
-// at
-//    the last peak of its account, if its epoch is that peak's epoch or later. If it is earlier, the counter has not
+//    at the last peak of its account, if its epoch is that peak's epoch or later. If it is earlier, the counter has not
 //    changed since the peak, so its present values are those of the peak. The same holds for pool_peak_objects and
 //    pool_peak_bytes and the last peak of its pool. Before the first change of a counter in an epoch, BringToEpoch
 //    saves these values.
@@ -37,8 +36,7 @@
 //    because its epoch is no longer earlier.
 // 5. An event of a segment locks all shards. So the bytes that pools have reserved need no parts.
 // 6. Locks are taken in this order: reading_lock_, those of pending events, all_lock_, shards by number. No lock is
-// taken under
-//    Reading::lock or that of the EventLog. src/README.md has the order with the locks of the other tables.
+//    taken under Reading::lock or that of the EventLog. src/README.md has the order with the locks of the other tables.
 //
 // While a recording is on, every change of the ledger is also written to the event log (event_log.h), under the same
 // locks. A snapshot, a reset of the peak and an event that makes a peak hold the locks of all shards while they read

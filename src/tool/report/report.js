@@ -16,7 +16,7 @@
 // - rows: [node, label set, unit, series]: the bytes in use of these samples at the instants,
 // - host: resident bytes of the process; marks: marks and failed allocations; dumps: [time, path] of profiles; lost:
 //   [from, to, count] of lost events.
-// A series is [unit, text]; EncodeSeries in timeline.h describes the text.
+// A series is [unit, text]; SeriesJson in timeline.cc describes them.
 //
 // An attacker may have made the strings of a profile. They become text nodes and attribute values, never markup: this
 // script parses no HTML.
