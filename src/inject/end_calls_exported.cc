@@ -39,7 +39,7 @@ asm(R"(
 namespace hbmprof::internal {
 namespace {
 
-[[gnu::constructor]] void FindReal() { FindRealEndCalls(); }
+[[gnu::constructor]] void FindEarly() { FindEndCalls(); }
 
 }  // namespace
 }  // namespace hbmprof::internal

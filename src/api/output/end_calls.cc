@@ -22,7 +22,7 @@ namespace hbmprof::internal {
 namespace {
 
 // The C library's functions.
-struct Real {
+struct CLibrary {
   void (*exit)(int) = nullptr;
   int (*kill)(pid_t, int) = nullptr;
   int (*raise)(int) = nullptr;
@@ -31,7 +31,7 @@ struct Real {
   int (*execvp)(const char*, char* const*) = nullptr;
   int (*execvpe)(const char*, char* const*, char* const*) = nullptr;
 };
-Real real;
+CLibrary c_library;
 
 bool IsExecutable(const char* path) {
   struct stat info;
@@ -43,14 +43,14 @@ bool MayBeExecutable(const char* file) { return std::strchr(file, '/') == nullpt
 
 // Writes the profile if `can_succeed`; then calls the C library's exec function.
 template <typename... Arguments>
-int Exec(bool can_succeed, int (*Real::*function)(Arguments...), Arguments... arguments) {
-  if (real.*function == nullptr) FindRealEndCalls();  // called by a constructor that runs before that of this library
-  if (real.*function == nullptr) {
+int Exec(bool can_succeed, int (*CLibrary::*function)(Arguments...), Arguments... arguments) {
+  if (c_library.*function == nullptr) FindEndCalls();  // called by a constructor that runs before that of this library
+  if (c_library.*function == nullptr) {
     errno = ENOSYS;
     return -1;
   }
   if (can_succeed) WriteBeforeExec();
-  return (real.*function)(arguments...);
+  return (c_library.*function)(arguments...);
 }
 
 // Calls call(array) with the arguments of a function such as execl: `first`, `*rest` up to the null pointer, and the
@@ -79,35 +79,36 @@ extern "C" {
 
 void hbmprof_internal_exit(int status) {
   WriteByExitWriter();
-  if (real.exit != nullptr) real.exit(status);
+  if (c_library.exit != nullptr) c_library.exit(status);
   while (true) syscall(SYS_exit_group, status);
 }
 
 int hbmprof_internal_kill(pid_t process, int number) {
   if (process == getpid()) HandleOwnSignal(number);
-  return real.kill != nullptr ? real.kill(process, number) : static_cast<int>(syscall(SYS_kill, process, number));
+  return c_library.kill != nullptr ? c_library.kill(process, number)
+                                   : static_cast<int>(syscall(SYS_kill, process, number));
 }
 
 int hbmprof_internal_raise(int number) {
   HandleOwnSignal(number);
-  if (real.raise != nullptr) return real.raise(number);
+  if (c_library.raise != nullptr) return c_library.raise(number);
   return static_cast<int>(syscall(SYS_tgkill, getpid(), syscall(SYS_gettid), number));
 }
 
 int hbmprof_internal_execve(const char* path, char* const* arguments, char* const* environment) {
-  return Exec(IsExecutable(path), &Real::execve, path, arguments, environment);
+  return Exec(IsExecutable(path), &CLibrary::execve, path, arguments, environment);
 }
 
 int hbmprof_internal_execv(const char* path, char* const* arguments) {
-  return Exec(IsExecutable(path), &Real::execv, path, arguments);
+  return Exec(IsExecutable(path), &CLibrary::execv, path, arguments);
 }
 
 int hbmprof_internal_execvp(const char* file, char* const* arguments) {
-  return Exec(MayBeExecutable(file), &Real::execvp, file, arguments);
+  return Exec(MayBeExecutable(file), &CLibrary::execvp, file, arguments);
 }
 
 int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* const* environment) {
-  return Exec(MayBeExecutable(file), &Real::execvpe, file, arguments, environment);
+  return Exec(MayBeExecutable(file), &CLibrary::execvpe, file, arguments, environment);
 }
 
 int hbmprof_internal_execl(const char* path, const char* first, ...) {
@@ -179,17 +180,17 @@ void ForEachEndCall(const Visit& visit) {
 
 }  // namespace
 
-void FindRealEndCalls() {
+void FindEndCalls() {
   const auto set = [](auto& function, const char* name) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(RTLD_NEXT, name));
   };
-  set(real.exit, "_exit");
-  set(real.kill, "kill");
-  set(real.raise, "raise");
-  set(real.execv, "execv");
-  set(real.execve, "execve");
-  set(real.execvp, "execvp");
-  set(real.execvpe, "execvpe");
+  set(c_library.exit, "_exit");
+  set(c_library.kill, "kill");
+  set(c_library.raise, "raise");
+  set(c_library.execv, "execv");
+  set(c_library.execve, "execve");
+  set(c_library.execvp, "execvp");
+  set(c_library.execvpe, "execvpe");
 }
 
 void ReplaceEndCalls() {
@@ -198,7 +199,7 @@ void ReplaceEndCalls() {
   // dlsym cannot be used in a static program. It must not be called in dl_iterate_phdr, because it takes a lock that
   // dlopen takes first.
   if (!has_any) return;
-  FindRealEndCalls();
+  FindEndCalls();
   ForEachEndCall(
       [](const dl_phdr_info& object, void** slot, void* replacement) { StoreProtected(object, slot, replacement); });
 }

@@ -14,7 +14,7 @@
 namespace hbmprof::internal {
 
 // Finds the C library's functions, so that later calls of the replacements are async-signal-safe.
-void FindRealEndCalls();
+void FindEndCalls();
 
 // Makes all objects that are loaded now call the replacements. Objects that are loaded later, or whose load is not
 // complete (with glibc 2.35 or later), call the C library's functions. So does code that contains the address of such a

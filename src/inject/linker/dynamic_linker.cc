@@ -194,9 +194,9 @@ bool IsAfterCLibrary() {
   return object != nullptr;
 }
 
-[[gnu::constructor]] void FindReal() {
+[[gnu::constructor]] void FindFunctions() {
   FindNextFunctions();
-  FindRealEndCalls();
+  FindEndCalls();
   was_loaded_late = IsAfterCLibrary();
   if (was_loaded_late) return;  // no reference was bound to a wrapper
   HideLackingFunctions();
