@@ -232,7 +232,6 @@ TEST_F(ControlTest, EveryCommandFindsAProcessInTheGivenFolder) {
   for (std::vector<std::string> command : {std::vector<std::string>{"top", program.name()},
                                            {"diff", program.name(), "--after", "1ms"},
                                            {"top", "--callers", ".", program.name()},
-                                           {"check", program.name()},
                                            {"convert", "--to", "ndjson", program.name()},
                                            {"report", program.name(), "-o", directory_ + "/report.html"},
                                            {"symbolize", "--no-cache", program.name(), "-o", directory_ + "/named"},
