@@ -196,7 +196,9 @@ def check_symbols(root, build, modules):
   """Returns (how many objects were read, one line for each internal name that is defined where it may not be used)."""
   users, definers = {}, {}
   count = 0
-  for folder, _, files in os.walk(build):
+  for folder, subfolders, files in os.walk(build):
+    # Not the builds of other projects in this one: a test may be writing them.
+    subfolders[:] = [name for name in subfolders if not os.path.exists(os.path.join(folder, name, "CMakeCache.txt"))]
     for name in files:
       source = source_of(root, build, os.path.join(folder, name)) if name.endswith(".o") else None
       if source is None:

@@ -37,14 +37,8 @@ foreach(_name IN LISTS _names)
     list(APPEND _second_names LINKER:--defsym=hbmprof_injected_${_function}=hbmprof_${_function})
   endif()
 endforeach()
-# These replace functions of the C library: each has the version that the C library gave it first. Each is a second name
-# of its replacement in end_calls.cc, which is compiled again, because it is hidden in the static library.
-set(_replacements ${PROJECT_SOURCE_DIR}/src/api/output/end_calls.cc)
-set(_end_calls _Exit _exit execv execve execvp kill raise)
-foreach(_function IN LISTS _end_calls ITEMS execvpe)
-  string(REGEX REPLACE "^_[Ee]xit" "exit" _replacement ${_function})
-  list(APPEND _second_names LINKER:--defsym=${_function}=hbmprof_internal_${_replacement})
-endforeach()
+# These replace functions of the C library: each has the version that the C library gave it first.
+set(_end_calls _Exit _exit execl execle execlp execv execve execvp kill raise)
 string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;dlopen;dlsym")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")
@@ -83,6 +77,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   linker/deep_bind.cc
   linker/dynamic_linker.cc
   driver_shim.cc
+  end_calls_exported.cc
   frameworks/frameworks.cc
   injected_profiler.cc
   frameworks/nvtx.cc
@@ -90,7 +85,6 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   frameworks/tensorflow_blocks.cc
   frameworks/torch_blocks.cc
   ${_c_api}
-  ${_replacements}
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
@@ -100,8 +94,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
-set_source_files_properties(${_c_api} ${_replacements} TARGET_DIRECTORY hbmprof_inject_cuda
-  PROPERTIES COMPILE_OPTIONS -fvisibility=default)
+set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_inject_cuda PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
 target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so ${_second_names})
 # driver_table.cc must call the C library's dlsym, not the one of this library.

@@ -42,7 +42,7 @@ class RealTorchSnapshot : public testing::TestWithParam<Variant> {
     const Json json = ToolJson(
         {"top", snapshot_, "-w", "kind=device", "-w", "device=GPU:" + std::to_string(device), "--no-own", "-n", "0"});
     for (const Json& row : json["rows"]) {
-      if (row["flat"] != 0) holders[row["name"]] += row["flat"].get<int64_t>();
+      if (row["flat"] != 0) holders[row["function"]] += row["flat"].get<int64_t>();
     }
     return holders;
   }

@@ -204,9 +204,9 @@ class EveryBackend : public OutOfMemoryTest, public ::testing::WithParamInterfac
 
 TEST_P(EveryBackend, ReportsOnceIfThreadsFailAtTheSameTime) { EXPECT_EQ(ReportsIn(Run("threads", "32").err), 1); }
 
-TEST_P(EveryBackend, ReportsWithOneMebibyteOfHostMemory) {
+TEST_P(EveryBackend, ReportsWithTwoMebibytesOfHostMemory) {
   if (kSanitized) GTEST_SKIP() << "the sanitizer's shadow memory does not fit into a limit on virtual memory";
-  const std::string text = Run("host", "1048576").err;
+  const std::string text = Run("host", "2097152").err;
   EXPECT_EQ(ReportsIn(text), 1) << text;
   EXPECT_THAT(text, HasSubstr("the device is full"));
   EXPECT_THAT(text, HasSubstr("(anonymous namespace)::GrowCache"));

@@ -201,7 +201,7 @@ addEventListener("message", event => {
   say(frame ? frame.dataset.page : "unknown", event.data === "control" ? "control" : "a script ran");
 });
 const tags = new Set(("HTML HEAD META TITLE STYLE BODY HEADER DIV H1 H2 H3 P BUTTON MAIN SECTION LABEL SELECT OPTION INPUT " +
-  "DETAILS SUMMARY PRE SCRIPT ARTICLE SPAN I B DL DT DD TABLE THEAD TBODY TR TH TD A SMALL TEMPLATE svg path BR CANVAS").split(" "));
+  "DETAILS SUMMARY PRE SCRIPT ARTICLE SPAN I B DL DT DD TABLE THEAD TBODY TR TH TD A SMALL TEMPLATE CODE svg path BR CANVAS").split(" "));
 const attributes = new Set(("lang charset http-equiv content name class id type title hidden aria-label aria-live aria-pressed " +
   "aria-sort role placeholder open style value selected data-theme data-node data-value data-sort data-find data-per viewBox d tabindex " +
   "aria-valuemin aria-valuemax aria-valuenow aria-valuetext width height").split(" "));

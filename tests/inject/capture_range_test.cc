@@ -222,7 +222,7 @@ TEST(CaptureRangeTest, TheSummaryShowsAFewOfManyRanges) {
   const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "many"});
   EXPECT_THAT(OnlyFiles(outcome), SizeIs(44));
   const std::string& text = outcome.run.err;
-  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 12) << text;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 13) << text;
   EXPECT_THAT(
       text,
       AllOf(HasSubstr(".3.pb.gz\n"), Not(HasSubstr(".4.pb.gz")),

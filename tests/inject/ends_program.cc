@@ -261,6 +261,9 @@ void CallExec(const std::string& how) {
   char name[] = "echo";
   char word[] = "replaced";
   char* const arguments[] = {name, word, nullptr};
+  if (how == "execl") execl("/bin/echo", name, word, nullptr);
+  if (how == "execle") execle("/bin/echo", name, word, nullptr, environ);
+  if (how == "execlp") execlp(name, name, word, nullptr);
   if (how == "execv") execv("/bin/echo", arguments);
   if (how == "execve") execve("/bin/echo", arguments, environ);
   if (how == "execvp") execvp(name, arguments);

@@ -7,6 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cstdarg>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <type_traits>
 
@@ -50,10 +53,28 @@ int Exec(bool can_succeed, int (*Real::*function)(Arguments...), Arguments... ar
   return (real.*function)(arguments...);
 }
 
+// Calls call(array) with the arguments of a function such as execl: `first`, `*rest` up to the null pointer, and the
+// null pointer. `*rest` then stands behind that pointer.
+template <typename Call>
+int WithArguments(const char* first, va_list* rest, const Call& call) {
+  va_list counted;
+  va_copy(counted, *rest);
+  size_t count = 1;
+  if (first != nullptr) {
+    do {
+      ++count;
+    } while (va_arg(counted, char*) != nullptr);
+  }
+  va_end(counted);
+  auto** const arguments = static_cast<char**>(__builtin_alloca(count * sizeof(char*)));
+  arguments[0] = const_cast<char*>(first);
+  for (size_t i = 1; i < count; ++i) arguments[i] = va_arg(*rest, char*);
+  return call(arguments);
+}
+
 }  // namespace
 
-// The replacements have no C++ names, because the injected library exports them under the names of the C library
-// (cuda.cmake).
+// The replacements have no C++ names, because the injected library exports them under the names of the C library.
 extern "C" {
 
 void hbmprof_internal_exit(int status) {
@@ -88,6 +109,34 @@ int hbmprof_internal_execvp(const char* file, char* const* arguments) {
 int hbmprof_internal_execvpe(const char* file, char* const* arguments, char* const* environment) {
   return Exec(MayBeExecutable(file), &Real::execvpe, file, arguments, environment);
 }
+
+int hbmprof_internal_execl(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result =
+      WithArguments(first, &rest, [path](char* const* arguments) { return hbmprof_internal_execv(path, arguments); });
+  va_end(rest);
+  return result;
+}
+
+int hbmprof_internal_execlp(const char* file, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result =
+      WithArguments(first, &rest, [file](char* const* arguments) { return hbmprof_internal_execvp(file, arguments); });
+  va_end(rest);
+  return result;
+}
+
+int hbmprof_internal_execle(const char* path, const char* first, ...) {
+  va_list rest;
+  va_start(rest, first);
+  const int result = WithArguments(first, &rest, [path, &rest](char* const* arguments) {
+    return hbmprof_internal_execve(path, arguments, va_arg(rest, char* const*));
+  });
+  va_end(rest);
+  return result;
+}
 }  // extern "C"
 
 namespace {
@@ -101,6 +150,9 @@ const Replacement kReplacements[] = {
     {"_Exit", reinterpret_cast<void*>(&hbmprof_internal_exit)},
     {"kill", reinterpret_cast<void*>(&hbmprof_internal_kill)},
     {"raise", reinterpret_cast<void*>(&hbmprof_internal_raise)},
+    {"execl", reinterpret_cast<void*>(&hbmprof_internal_execl)},
+    {"execle", reinterpret_cast<void*>(&hbmprof_internal_execle)},
+    {"execlp", reinterpret_cast<void*>(&hbmprof_internal_execlp)},
     {"execv", reinterpret_cast<void*>(&hbmprof_internal_execv)},
     {"execve", reinterpret_cast<void*>(&hbmprof_internal_execve)},
     {"execvp", reinterpret_cast<void*>(&hbmprof_internal_execvp)},

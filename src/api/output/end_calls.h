@@ -1,6 +1,6 @@
 // The functions of the C library that end a process without its exit handlers, or replace its program: _exit, _Exit,
-// execv, execve, execvp, execvpe (execl, execle and execlp are not replaced). And kill and raise, by which a program
-// sends a signal to itself (HandleOwnSignal).
+// execl, execle, execlp, execv, execve, execvp, execvpe. And kill and raise, by which a program sends a signal to
+// itself (HandleOwnSignal).
 //
 // The replacements of this module write the profile (exit_writer.h) and then call the C library's function. A
 // replacement of exec writes a profile only if the program file exists and may be executed, or is searched for in PATH,

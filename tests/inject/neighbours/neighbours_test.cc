@@ -250,7 +250,11 @@ INSTANTIATE_TEST_SUITE_P(Loaded, LoadedNeighbourTest, ::testing::Values(kAfter),
 TEST(NeighboursTableTest, HasARowForEachTest) {
   std::ifstream file(HBMPROF_LIMITS);
   int rows = 0;
-  for (std::string line; std::getline(file, line);) rows += line.rfind("| ", 0) == 0;
+  bool is_there = false;  // in the section of the table
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("## ", 0) == 0) is_there = line == "## Other profilers";
+    rows += is_there && line.rfind("| ", 0) == 0;
+  }
   const int heads = 1, this_test = 1;
   EXPECT_EQ(rows - heads, ::testing::UnitTest::GetInstance()->total_test_count() - this_test);
 }
