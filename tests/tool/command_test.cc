@@ -498,8 +498,6 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
       {{"diff", "-", "-"}, "-: is given 2 times; standard input can be read once\n"},
       {{"report", "-", "--base", "-", "-o", "-"}, "-: is given 2 times; standard input can be read once\n"},
       {{"convert", path, "--to", "ndjson", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
-      {{"convert", path, "--to", "ndjson", "--type", "inuse_space"}, "ndjson contains all sample types"},
-      {{"convert", path, "--to", "csv", "--by", "device"}, "--by: csv contains all labels"},
       {{"dump", path, "-o", "-", "--reset-peak"}, path + ": is not a running process: it has no --reset-peak"},
       {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
       {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},

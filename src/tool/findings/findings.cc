@@ -79,6 +79,13 @@ class Finder {
 
   Findings Run(const std::vector<std::string>& by) {
     found_.name = subject_.name;
+    for (const Device& device : now_.info.devices) {
+      if (device.is_device_memory()) devices_.try_emplace(device.name, &device);
+    }
+    for (const std::string& text : now_.comments) {
+      Comment comment(text);
+      if (comment.word == "pool") pools_[comment.Text("device")].push_back(std::move(comment));
+    }
     if (const auto uptime = now_.info.UptimeSeconds(); uptime.has_value()) found_.seconds = *uptime;
     found_.dumps = series_.end - series_.begin;
     if (series_.CanBeJudged()) {
@@ -109,10 +116,8 @@ class Finder {
   }
   std::string Command(const std::string& words) const { return Cat("hbmprof ", words, " ", subject_.sources); }
   const Device* DeviceNamed(const std::string& name) const {
-    for (const Device& device : now_.info.devices) {
-      if (device.name == name && device.is_device_memory()) return &device;
-    }
-    return nullptr;
+    const auto device = devices_.find(name);
+    return device == devices_.end() ? nullptr : device->second;
   }
   // The bytes that are left until the limit, as the driver or the records show it.
   static std::optional<int64_t> Headroom(const Device& device) {
@@ -323,11 +328,8 @@ class Finder {
       if (bytes > 0) memory.parts.emplace_back(name, bytes);
     };
     // The pools of the device. One can be inside another, so only their sum is exact.
-    std::vector<Comment> pools;
-    for (const std::string& text : device.is_device_memory() ? now_.comments : std::vector<std::string>()) {
-      Comment pool(text);
-      if (pool.word == "pool" && pool.Text("device") == device.name) pools.push_back(std::move(pool));
-    }
+    const auto of_device = device.is_device_memory() ? pools_.find(device.name) : pools_.end();
+    const std::vector<Comment> pools = of_device == pools_.end() ? std::vector<Comment>() : of_device->second;
     const auto largest = absl::c_max_element(pools, [](const Comment& a, const Comment& b) {
       return a.Number("idle").value_or(0) < b.Number("idle").value_or(0);
     });
@@ -508,6 +510,9 @@ class Finder {
   const std::string& unit_;
   const Subject& subject_;
   const ProfileSet::File& now_;
+  // A profile can have many devices, so they are not searched one by one.
+  std::map<std::string, const Device*> devices_;
+  std::map<std::string, std::vector<Comment>> pools_;  // by device
   Findings found_;
 };
 
@@ -541,6 +546,7 @@ absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string*
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
   constexpr std::pair<const char*, const char*> kTotals[] = {
       {"in_use", "inuse_space"}, {"in_use", "reserved_space"}, {"peak", "peak_space"}};
+  constexpr size_t kEnough = 20;
   std::vector<std::string> problems;
   for (const ProfileSet::File& file : profiles.files()) {
     const auto without_stack = absl::c_count_if(
@@ -567,6 +573,7 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
         const std::optional<int64_t> stated = device.Number(key);
         const int64_t sum = sums[{device.name, device.space}];
         if (!stated.has_value() || *stated == sum || sum == INT64_MAX) continue;
+        if (problems.size() >= kEnough) return problems;
         problems.push_back(Cat(Visible(file.path), ": ", device.memory(), " states ", key, "=", *stated,
                                ", but the samples' ", type_name, " sum to ", sum));
       }
