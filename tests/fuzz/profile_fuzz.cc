@@ -48,7 +48,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   file.Write(data, size);
   const std::string& path = file.path();
   using namespace hbmprof::tool;
-  Run(AddCheckCommand, {path});
+  Run(AddExplainCommand, {path});
   Run(AddTopCommand, {path, "--by", "line,device"});
   Run(AddDiffCommand, {path, path});
   Run(AddTopCommand, {"--callers", "a", path, "--json"});

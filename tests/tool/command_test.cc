@@ -230,7 +230,6 @@ TEST(Usage, AFolderIsTheProfilesInIt) {
   WriteFile(dir + "/notes.txt", "no profile");
   EXPECT_EQ(ToolJson({"top", dir})["total"], 300);
   EXPECT_EQ(ToolJson({"top", dir})["files"].size(), 3u);
-  EXPECT_EQ(RunTool({"check", dir}).exit_code, 0);
   std::filesystem::create_directory(dir + "/empty");
   const CommandResult empty = RunTool({"top", dir + "/empty"});
   EXPECT_EQ(empty.exit_code, 2);
@@ -339,7 +338,7 @@ TEST(Usage, LongPathsAreShortenedSoThatTheReasonIsShown) {
   const std::string path(100'000, 'a');
   const std::pair<std::vector<std::string>, const char*> cases[] = {
       {{"top", path}, ": cannot be opened: File name too long\n"},
-      {{"check", path}, ": cannot be opened: File name too long\n  UNREADABLE\n"},
+      {{"explain", path}, ": cannot be opened: File name too long\n"},
       {{"run", "--", path}, ": no such program\n"},
       {{"run", "-o", path, "true"}, "': not a writable folder\n"},
       {{"doctor", "--", path}, ": no such program\n"},
@@ -499,8 +498,6 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
       {{"diff", "-", "-"}, "-: is given 2 times; standard input can be read once\n"},
       {{"report", "-", "--base", "-", "-o", "-"}, "-: is given 2 times; standard input can be read once\n"},
       {{"convert", path, "--to", "ndjson", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
-      {{"convert", path, "--to", "ndjson", "--type", "inuse_space"}, "ndjson contains all sample types"},
-      {{"convert", path, "--to", "csv", "--by", "device"}, "--by: csv contains all labels"},
       {{"dump", path, "-o", "-", "--reset-peak"}, path + ": is not a running process: it has no --reset-peak"},
       {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
       {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},
@@ -551,7 +548,7 @@ TEST(Usage, DamagedRecordingIsReported) {
   for (uint64_t i = 0; i < 1000; ++i) made.Alloc(1000 + i, 0x1000 * (i + 1), 4096, made.Site({{"f"}}));
   const std::string whole = dir + "/whole.hbmrec";
   ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(whole)).ok());
-  EXPECT_EQ(RunTool({"check", whole}).exit_code, 0);
+  EXPECT_THAT(TrustIn(whole)["problems"], testing::IsEmpty());
   EXPECT_EQ(RunTool({"top", whole}).err, "");
   const std::string cut = dir + "/cut.hbmrec";
   std::filesystem::copy_file(whole, cut);
@@ -569,10 +566,9 @@ TEST(Usage, DamagedRecordingIsReported) {
   for (const std::vector<std::string>& command : commands) {
     EXPECT_THAT(RunTool(command).err, HasSubstr(cut + ": the last ")) << command[0];
   }
-  const CommandResult checked = RunTool({"check", cut});
-  EXPECT_EQ(checked.exit_code, 1);
-  EXPECT_THAT(checked.out, HasSubstr(cut + ": HAS PROBLEMS"));
-  EXPECT_THAT(checked.out, HasSubstr("problem: the last "));
+  const CommandResult explained = RunTool({"explain", cut});
+  EXPECT_EQ(explained.exit_code, 1);
+  EXPECT_THAT(explained.out, HasSubstr("INCOMPLETE  the data are not complete: the last "));
 }
 
 TEST(Usage, EmptyValueIsAnError) {

@@ -41,6 +41,7 @@ using ::hbmprof_test::NewDirectory;
 using ::hbmprof_test::ReadAll;
 using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::ViewProfile;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::Not;
@@ -180,8 +181,10 @@ TEST_F(ControlTest, DumpFindsAProcessByName) {
   for (const std::string& directory : {sockets_, sockets_ + "/missing"}) {
     const CommandResult dump = Hbmprof({"dump", "control_program", "--socket-dir", directory});
     EXPECT_EQ(dump.exit_code, 2);
+    // The answer is another one while a process of this name runs elsewhere on the host.
     EXPECT_THAT(dump.err,
-                HasSubstr("no process control_program has a control channel in " + directory + ". `hbmprof run`"));
+                AnyOf(HasSubstr("no process control_program has a control channel in " + directory + ". `hbmprof run`"),
+                      HasSubstr("it has a control channel in another directory than " + directory + ",")));
   }
 }
 
@@ -232,7 +235,6 @@ TEST_F(ControlTest, EveryCommandFindsAProcessInTheGivenFolder) {
   for (std::vector<std::string> command : {std::vector<std::string>{"top", program.name()},
                                            {"diff", program.name(), "--after", "1ms"},
                                            {"top", "--callers", ".", program.name()},
-                                           {"check", program.name()},
                                            {"convert", "--to", "ndjson", program.name()},
                                            {"report", program.name(), "-o", directory_ + "/report.html"},
                                            {"symbolize", "--no-cache", program.name(), "-o", directory_ + "/named"},

@@ -21,51 +21,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-// Returns what in `value` is not as the JSON schema says; "" if nothing is. Knows the words that the schemas use.
-std::string SchemaProblem(const json& schema, const json& value, const std::string& where = "answer") {
-  if (schema.contains("$ref")) {
-    // All are to definitions of one file.
-    static const json definitions = json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json"))["$defs"];
-    const std::string name = schema["$ref"];
-    return SchemaProblem(definitions.at(name.substr(name.rfind('/') + 1)), value, where);
-  }
-  const auto is_type = [&value](const std::string& type) {
-    if (type == "integer") return value.is_number_integer();
-    if (type == "object") return value.is_object();
-    if (type == "array") return value.is_array();
-    if (type == "string") return value.is_string();
-    if (type == "boolean") return value.is_boolean();
-    return type == "null" && value.is_null();
-  };
-  if (schema.contains("enum")) {
-    const json& values = schema["enum"];
-    if (std::find(values.begin(), values.end(), value) == values.end()) return where + " is " + value.dump();
-  }
-  if (schema.contains("type")) {
-    const json types = schema["type"].is_array() ? schema["type"] : json::array({schema["type"]});
-    if (std::none_of(types.begin(), types.end(), is_type)) return where + " is " + value.dump();
-  }
-  for (const json& name : schema.value("required", json::array())) {
-    if (!value.contains(name.get<std::string>())) return where + " has no " + name.get<std::string>();
-  }
-  if (value.is_object()) {
-    for (const auto& [name, member] : value.items()) {
-      const bool is_known = schema.contains("properties") && schema["properties"].contains(name);
-      const json& of_member = is_known ? schema["properties"][name] : schema.value("additionalProperties", json(true));
-      if (of_member == false) return where + " has the field " + name;
-      if (!of_member.is_object()) continue;
-      if (const std::string problem = SchemaProblem(of_member, member, where + "." + name); !problem.empty()) {
-        return problem;
-      }
-    }
-  }
-  for (size_t i = 0; value.is_array() && schema.contains("items") && i < value.size(); ++i) {
-    const std::string problem = SchemaProblem(schema["items"], value[i], where + "[" + std::to_string(i) + "]");
-    if (!problem.empty()) return problem;
-  }
-  return "";
-}
-
 // Returns the answer, and checks its form and its exit code.
 json Explain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
   std::vector<std::string> command = {"explain", "--json"};

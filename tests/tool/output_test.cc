@@ -76,7 +76,7 @@ class Terminal : public testing::Test {
             {"diff", files_[0], files_[2], "--fail-over", "1"},
             {"top", "--callers", "name", files_[0]},
             {"leaks", files_[0], files_[1], files_[2], "--fail-over", "1"},
-            {"check", files_[0]},
+            {"explain", files_[0]},
             {"convert", files_[0], "--to", "csv"},
             {"symbolize", files_[0], "-o", files_[0] + ".out"},
             {"report", files_[0], "-o", files_[0] + ".html"}};
@@ -100,7 +100,7 @@ TEST_F(Terminal, TextHasNoEffectOnIt) {
 
 TEST_F(Terminal, ErrorsHaveNoEffectOnIt) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{"top", bad_},
-                                                  {"check", bad_},
+                                                  {"explain", bad_},
                                                   {"top", files_[0], "--type", "none"},
                                                   {"top", files_[0], "--\x1b[2J"},
                                                   {"nonsense\x1b[2J"},
@@ -117,7 +117,7 @@ TEST_F(Terminal, ErrorsHaveNoEffectOnIt) {
 TEST_F(Terminal, JsonIsValidUtf8WithoutEffectAndKeepsTheNames) {
   for (std::vector<std::string> command : Commands()) {
     if (command[0] == "convert") command = {"convert", files_[0], "--to", "ndjson"};
-    if (command[0] == "check" || command[0] == "symbolize" || command[0] == "report") continue;
+    if (command[0] == "symbolize" || command[0] == "report") continue;
     if (command[0] != "convert") command.push_back("--json");
     const CommandResult result = RunTool(command);
     EXPECT_EQ(FirstEffect(result.out), "") << command[0];

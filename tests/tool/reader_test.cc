@@ -43,9 +43,6 @@ class Unreadable : public testing::Test {
     EXPECT_EQ(top.exit_code, 2);
     EXPECT_THAT(top.err, AllOf(StartsWith("hbmprof top: " + path + ": "), HasSubstr(message)));
     EXPECT_EQ(top.out, "");
-    const CommandResult check = RunTool({"check", path});
-    EXPECT_EQ(check.exit_code, 2);
-    EXPECT_THAT(check.out, HasSubstr(message));
   }
   void Expect(const std::function<void(hbmprof::pprof::Profile&)>& damage, const std::string& message) {
     ProfileMaker maker = Sound();
@@ -119,43 +116,38 @@ TEST_F(Unreadable, StringTableWithoutEmptyString) {
   Expect([](auto& p) { p.set_string_table(0, "x"); }, "string_table does not begin with the empty string");
 }
 
-// --- check --------------------------------------------------------------------------------------------------------
+// --- Trust --------------------------------------------------------------------------------------------------------
 
-TEST(Check, AcceptsProfilesOfHbmprof) {
+TEST(Trust, IsInProfilesOfHbmprof) {
   const std::string path = ScratchDir() + "/own.pb.gz";
   FakeSymbolizer symbolizer = ServerSymbolizer();
   hbmprof::Snapshot snapshot = ServerSnapshot();
   snapshot.tracker.dropped_records = 0;
   WriteFile(path, *hbmprof::SerializePprof(snapshot, &symbolizer));
-  const CommandResult result = RunTool({"check", path});
-  EXPECT_EQ(result.exit_code, 0) << result.out;
-  EXPECT_THAT(result.out, HasSubstr("own.pb.gz: well formed and complete\n"));
+  EXPECT_THAT(TrustIn(path)["problems"], testing::IsEmpty());
 }
 
-TEST(Check, ExplainsEachProblem) {
+TEST(Trust, LacksInProfilesThatContradictThemselves) {
   const std::string dir = ScratchDir();
   ProfileMaker maker = Sound();
   maker.Comment("device GPU:0 space=device in_use=4196 peak=1 unaccounted=5");
   maker.Comment("device GPU:0 space=managed in_use=17");
   maker.Comment("tracker dropped_records=2 dropped_bytes=8192 truncated_stacks=1");
+  maker.Comment("python functions=not_read problem=version%203.2");
   maker.Sample({}, {1, 0});
-  maker.Sample({maker.Location(7, 1, {})}, {0, 0});
-  maker.message().set_drop_frames(maker.Text("(("));
-  maker.message().set_default_sample_type(maker.Text("missing"));
   maker.Write(dir + "/bad.pb.gz");
-  Sound().Write(dir + "/good.pb.gz");
-  const CommandResult result = RunTool({"check", dir + "/good.pb.gz", dir + "/bad.pb.gz"});
+  const CommandResult result = RunTool({"explain", "--json", dir + "/bad.pb.gz"});
   EXPECT_EQ(result.exit_code, 1);
-  for (const char* text :
-       {"good.pb.gz: well formed and complete", "bad.pb.gz: HAS PROBLEMS",
-        "it is incomplete: 2 allocations of 8.00 KiB were not recorded",
-        "device GPU:0 (managed) states in_use=17, but the samples' inuse_space sum to 0", "1 samples have no stack",
-        "in mapping 7, which does not exist", "drop_frames or keep_frames is not a regular expression",
-        "default_sample_type missing is not one of its sample types", "note: 1 stacks lost their outermost frames",
-        "note: device GPU:0: +5 B are in use outside of tracked allocations"}) {
-    EXPECT_THAT(result.out, HasSubstr(text));
-  }
-  EXPECT_THAT(result.out, testing::Not(HasSubstr("(device) states")));
+  EXPECT_EQ(nlohmann::json::parse(result.out)["findings"][0]["code"], "INCOMPLETE");
+  const nlohmann::json trust = TrustIn(dir + "/bad.pb.gz");
+  EXPECT_THAT(trust["problems"],
+              testing::ElementsAre(
+                  "2 allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE, "
+                  "HBMPROF_MAX_HOST_BYTES)",
+                  dir + "/bad.pb.gz: 1 samples have no stack: they count, but no row shows them",
+                  dir + "/bad.pb.gz: GPU:0 managed states in_use=17, but the samples' inuse_space sum to 0"));
+  EXPECT_THAT(trust["notes"], testing::ElementsAre(testing::StartsWith("1 stacks lost their outermost frames"),
+                                                   "Python functions are not in the stacks: version 3.2"));
 }
 
 // --- The default sample type --------------------------------------------------------------------------------------

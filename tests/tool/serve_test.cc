@@ -323,7 +323,6 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"timeline", url},
                                                     {"who", url, "0x1"},
                                                     {"who", file("none"), url},
-                                                    {"check", url},
                                                     {"dump", url, "-o", file("dump")},
                                                     {"dump", url, "--reset-peak"},
                                                     {"control", url, "info"},

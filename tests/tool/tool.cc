@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 namespace hbmprof_test {
 
@@ -32,8 +33,22 @@ nlohmann::json ToolJson(std::vector<std::string> arguments) {
   return nullptr;
 }
 
+nlohmann::json TrustIn(const std::string& source) {
+  const CommandResult result = RunTool({"explain", "--json", source});
+  const nlohmann::json answer = nlohmann::json::parse(result.out, nullptr, false);
+  if (answer.is_object()) return answer["sources"][0]["trust"];
+  ADD_FAILURE() << source << ": exit code " << result.exit_code << ": " << result.err;
+  return nullptr;
+}
+
 std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value, const std::string& where) {
   using nlohmann::json;
+  if (schema.contains("$ref")) {
+    // All are to definitions of one file.
+    static const json definitions = json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json"))["$defs"];
+    const std::string name = schema["$ref"];
+    return SchemaProblem(definitions.at(name.substr(name.rfind('/') + 1)), value, where);
+  }
   const auto is_type = [&value](const std::string& type) {
     if (type == "integer") return value.is_number_integer();
     if (type == "number") return value.is_number();

@@ -22,6 +22,9 @@ nlohmann::json ToolJson(std::vector<std::string> arguments);
 std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value,
                           const std::string& where = "answer");
 
+// Returns what `hbmprof explain` says on the trust in this source, which must be readable.
+nlohmann::json TrustIn(const std::string& source);
+
 // Returns an empty folder that only this test uses.
 std::string ScratchDir();
 

@@ -24,7 +24,7 @@ struct Command {
 using AddCommand = Command(CLI::App& tool);
 AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand, AddTopCommand, AddDiffCommand,
     AddLeaksCommand, AddReportCommand, AddTimelineCommand, AddWhoCommand, AddPsCommand, AddServeCommand,
-    AddControlCommand, AddDumpCommand, AddConvertCommand, AddSymbolizeCommand, AddCheckCommand;
+    AddControlCommand, AddDumpCommand, AddConvertCommand, AddSymbolizeCommand;
 
 // `hbmprof --reference KIND [FILE]`, for builds: prints a text that is made of the definitions of all subcommands. KIND
 // is "bash", "zsh" or "fish" (the completion script), "man" or "markdown" (the sections of the commands). With FILE,

@@ -276,7 +276,7 @@ const Group kGroups[] = {{"Record", {AddRunCommand, AddAttachCommand, AddDoctorC
                           {AddExplainCommand, AddTopCommand, AddDiffCommand, AddLeaksCommand, AddReportCommand,
                            AddTimelineCommand, AddWhoCommand}},
                          {"Watch", {AddPsCommand, AddServeCommand, AddControlCommand}},
-                         {"Files", {AddDumpCommand, AddConvertCommand, AddSymbolizeCommand, AddCheckCommand}}};
+                         {"Files", {AddDumpCommand, AddConvertCommand, AddSymbolizeCommand}}};
 
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {

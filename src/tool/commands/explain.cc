@@ -27,6 +27,7 @@ struct Answers {
 };
 
 absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject subject, Answers& answers) {
+  for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
   RETURN_IF_ERROR(ApplyView("explain", options, profiles));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, "", options.counter));

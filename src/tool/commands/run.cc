@@ -447,7 +447,7 @@ void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const s
   if (!written.empty()) {
     const std::string& last = written.rbegin()->second;
     const bool is_one_process = written.begin()->first.first == written.rbegin()->first.first;
-    PrintErrorText(Cat("hbmprof: next: hbmprof top ", Visible(folder.path()), "/",
+    PrintErrorText(Cat("hbmprof: next: hbmprof explain ", Visible(folder.path()), "/",
                        is_one_process ? last : Cat(run, ".*", kProfileSuffix), "\n"));
   }
   if (!written.empty() || !awaited.empty()) return;

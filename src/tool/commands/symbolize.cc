@@ -173,8 +173,8 @@ void PrintSummary(const std::vector<Module*>& modules) {
   PrintVisible(table.Text());
 }
 
-// Writes the frames that were found into the profile. `count`: the number of modules of all profiles.
-void Rewrite(size_t count, Input& input) {
+// Writes the frames that were found into the profile.
+void Rewrite(Input& input) {
   const auto frames_of = [&input](const pprof::Location& location,
                                   const pprof::Mapping& mapping) -> const std::vector<SourceFrame>* {
     const auto found = input.modules.find(mapping.id());
@@ -184,7 +184,7 @@ void Rewrite(size_t count, Input& input) {
     const auto frames = module->frames.find(PositionOf(location, mapping));
     return frames == module->frames.end() ? nullptr : &frames->second;
   };
-  WriteFrames(frames_of, count, input.profile);
+  WriteFrames(frames_of, input.profile);
 }
 
 absl::StatusOr<int> RunSymbolize(SymbolizeOptions& options) {
@@ -206,7 +206,7 @@ absl::StatusOr<int> RunSymbolize(SymbolizeOptions& options) {
   DebugFiles debug_files(options.debug_dirs);
   SymbolizeModules(work, options, debug_files);
   for (size_t i = 0; i < inputs.size(); ++i) {
-    Rewrite(modules.size(), inputs[i]);
+    Rewrite(inputs[i]);
     ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(inputs[i].profile.message().SerializeAsString()));
     RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }

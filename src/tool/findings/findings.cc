@@ -79,6 +79,13 @@ class Finder {
 
   Findings Run(const std::vector<std::string>& by) {
     found_.name = subject_.name;
+    for (const Device& device : now_.info.devices) {
+      if (device.is_device_memory()) devices_.try_emplace(device.name, &device);
+    }
+    for (const std::string& text : now_.comments) {
+      Comment comment(text);
+      if (comment.word == "pool") pools_[comment.Text("device")].push_back(std::move(comment));
+    }
     if (const auto uptime = now_.info.UptimeSeconds(); uptime.has_value()) found_.seconds = *uptime;
     found_.dumps = series_.end - series_.begin;
     if (series_.CanBeJudged()) {
@@ -109,10 +116,8 @@ class Finder {
   }
   std::string Command(const std::string& words) const { return Cat("hbmprof ", words, " ", subject_.sources); }
   const Device* DeviceNamed(const std::string& name) const {
-    for (const Device& device : now_.info.devices) {
-      if (device.name == name && device.is_device_memory()) return &device;
-    }
-    return nullptr;
+    const auto device = devices_.find(name);
+    return device == devices_.end() ? nullptr : device->second;
   }
   // The bytes that are left until the limit, as the driver or the records show it.
   static std::optional<int64_t> Headroom(const Device& device) {
@@ -323,11 +328,8 @@ class Finder {
       if (bytes > 0) memory.parts.emplace_back(name, bytes);
     };
     // The pools of the device. One can be inside another, so only their sum is exact.
-    std::vector<Comment> pools;
-    for (const std::string& text : device.is_device_memory() ? now_.comments : std::vector<std::string>()) {
-      Comment pool(text);
-      if (pool.word == "pool" && pool.Text("device") == device.name) pools.push_back(std::move(pool));
-    }
+    const auto of_device = device.is_device_memory() ? pools_.find(device.name) : pools_.end();
+    const std::vector<Comment> pools = of_device == pools_.end() ? std::vector<Comment>() : of_device->second;
     const auto largest = absl::c_max_element(pools, [](const Comment& a, const Comment& b) {
       return a.Number("idle").value_or(0) < b.Number("idle").value_or(0);
     });
@@ -397,10 +399,32 @@ class Finder {
     finding.next = Command("top --by library");
   }
 
+  // What the library counted and the names that it could not read. None of it makes the sums wrong.
+  void AddNotes(const ProfileSet::File& last) {
+    constexpr std::pair<const char*, const char*> kCounts[] = {
+        {"truncated_stacks",
+         " stacks lost their outermost frames: they are deeper than HBMPROF_STACK_DEPTH, or end at code without unwind "
+         "information"},
+        {"replaced_records", " buffers were freed by a call that was not recorded"},
+        {"refused_frees", " frees were refused: the memory may still be in use, and is not shown"},
+        {"foreign_frees", " frees were of buffers whose allocation was not recorded"}};
+    for (const Comment& tracker : last.info.trackers) {
+      for (const auto& [key, text] : kCounts) {
+        if (tracker.Number(key).value_or(0) != 0) found_.notes.push_back(Cat(tracker.Text(key), text));
+      }
+    }
+    for (const std::string& text : last.comments) {
+      const Comment comment(text);
+      if (comment.word != "python" || comment.Text("problem").empty()) continue;
+      found_.notes.push_back(Cat("Python functions are not in the stacks: ", comment.Text("problem")));
+    }
+  }
+
   void AddTrust() {
     std::vector<std::string>& problems = found_.problems;
     // The last profile can be one that is not judged, because the program has freed all.
     const ProfileInfo& last = profiles_.files()[series_.files.back()].info;
+    AddNotes(profiles_.files()[series_.files.back()]);
     for (const Comment& tracker : last.trackers) {
       AddTo(found_.dropped, tracker.Number("dropped_records").value_or(0));
     }
@@ -415,7 +439,7 @@ class Finder {
     if (!subject_.failures.empty()) AddFailure("", subject_.failures, subject_.next_of_failures);
     for (const std::string& warning : last.warnings) {
       const size_t failed = warning.find("ut of memory on ");
-      if (warning.rfind("Recording has been off since ", 0) == 0) {
+      if (!OffSince({warning}).empty()) {
         AddOff(warning);
       } else if (failed != std::string::npos) {
         const size_t begin = failed + 16;
@@ -434,7 +458,7 @@ class Finder {
                            problems.size() == 1 ? "" : Cat(" (and ", problems.size() - 1, " more)"));
     finding.evidence = "the profile or recording says so";
     finding.action = "the other findings hold for what was recorded; repair the cause, and record again";
-    finding.next = Command("check");
+    finding.next = Command("explain --json");
   }
 
   void AddFailure(const std::string& memory, const std::string& text, const std::string& next) {
@@ -486,6 +510,9 @@ class Finder {
   const std::string& unit_;
   const Subject& subject_;
   const ProfileSet::File& now_;
+  // A profile can have many devices, so they are not searched one by one.
+  std::map<std::string, const Device*> devices_;
+  std::map<std::string, std::vector<Comment>> pools_;  // by device
   Findings found_;
 };
 
@@ -514,6 +541,45 @@ absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string*
     if (series.ok()) return series;
   }
   return OrderDumps(profiles, "", first);
+}
+
+std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
+  constexpr std::pair<const char*, const char*> kTotals[] = {
+      {"in_use", "inuse_space"}, {"in_use", "reserved_space"}, {"peak", "peak_space"}};
+  constexpr size_t kEnough = 20;
+  std::vector<std::string> problems;
+  for (const ProfileSet::File& file : profiles.files()) {
+    const auto without_stack = absl::c_count_if(
+        file.samples, [&](const ProfileSet::Sample& sample) { return profiles.stacks().length(sample.stack) == 0; });
+    if (without_stack > 0) {
+      problems.push_back(
+          Cat(Visible(file.path), ": ", without_stack, " samples have no stack: they count, but no row shows them"));
+    }
+    if (file.info.devices.empty()) continue;
+    for (const auto& [key, type_name] : kTotals) {
+      const std::optional<size_t> type = profiles.FindType(type_name);
+      if (!type.has_value()) continue;
+      std::map<uint32_t, int64_t> of_labels;
+      for (size_t s = 0; s < file.samples.size(); ++s) {
+        AddTo(of_labels[file.samples[s].labels], profiles.Value(file, s, *type));
+      }
+      std::map<std::pair<std::string, std::string>, int64_t> sums;
+      for (const auto& [labels, bytes] : of_labels) {
+        const std::string kind = profiles.LabelText(labels, "kind");
+        AddTo(sums[{profiles.LabelText(labels, "device"), kind == "managed" || kind == "pinned_host" ? kind : "device"}],
+              bytes);
+      }
+      for (const Device& device : file.info.devices) {
+        const std::optional<int64_t> stated = device.Number(key);
+        const int64_t sum = sums[{device.name, device.space}];
+        if (!stated.has_value() || *stated == sum || sum == INT64_MAX) continue;
+        if (problems.size() >= kEnough) return problems;
+        problems.push_back(Cat(Visible(file.path), ": ", device.memory(), " states ", key, "=", *stated,
+                               ", but the samples' ", type_name, " sum to ", sum));
+      }
+    }
+  }
+  return problems;
 }
 
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,

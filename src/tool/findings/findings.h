@@ -91,6 +91,7 @@ struct Findings {
   bool is_recording = true;           // at the end of the data
   bool is_all_freed = false;          // nothing is in use any more, so nothing can be kept too long
   std::vector<std::string> problems;  // what the data lack
+  std::vector<std::string> notes;     // what a reader of the data should know besides
 
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth
   SiteGrowth rest;                // all those that are no leaks, judged as one
@@ -98,6 +99,10 @@ struct Findings {
 
 // As OrderDumps. If `*counter` is "", sets it to the only counter of the last profile, if its values can be used.
 absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first = 0);
+
+// Returns where the profiles contradict themselves: samples that no row shows, and totals that are not those of their
+// samples. `profiles` has no view yet.
+std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 
 // Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result
 // refers to nothing else. `by`: labels whose values are judged separately.

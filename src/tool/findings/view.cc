@@ -57,6 +57,7 @@ Json SourceJson(const Findings& findings) {
   json["trust"] = {{"recording", findings.is_recording},           {"since_start", findings.is_since_start},
                    {"all_freed", findings.is_all_freed},           {"dropped", findings.dropped},
                    {"growth_judged", findings.not_judged.empty()}, {"problems", findings.problems}};
+  if (!findings.notes.empty()) json["trust"]["notes"] = findings.notes;
   if (!findings.not_judged.empty()) json["trust"]["not_judged"] = findings.not_judged;
   return json;
 }
@@ -101,7 +102,9 @@ std::string TrustText(const Findings& findings) {
   text += Cat(findings.dropped, " dropped; recording ", findings.is_recording ? "on" : "OFF");
   if (findings.is_all_freed) text += "; all memory was freed before the end, so what was kept until then is not seen";
   if (!findings.not_judged.empty()) text += Cat("; growth NOT judged: ", Visible(findings.not_judged));
-  return text + "\n";
+  text += "\n";
+  for (const std::string& note : findings.notes) text += Cat("note: ", Visible(note), "\n");
+  return text;
 }
 
 }  // namespace hbmprof::tool

@@ -45,14 +45,12 @@ bool MayBeProcess(const std::string& source) {
          !PartsOf(source).moment.has_value();
 }
 
-absl::StatusOr<std::string> ReadRecording(const SourceParts& parts, std::vector<std::string>* gaps) {
+absl::StatusOr<std::string> ReadRecording(const SourceParts& parts) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordingReader> recording, OpenRecordingFile(parts.file));
   ASSIGN_OR_RETURN(const RecordedInstant instant,
                    In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
   ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
-  // Some damage is found only while the events are read.
-  if (gaps != nullptr) *gaps = GapsOf(*recording);
-  if (gaps == nullptr) WarnOfGaps("", parts.file, *recording);
+  WarnOfGaps("", parts.file, *recording);  // some damage is found only while the events are read
   return bytes;
 }
 
@@ -243,17 +241,17 @@ bool IsRecordingFile(const std::string& path) {
   return internal::IsRecording(std::string_view(begin, sizeof(begin))) || IsPickle(path);
 }
 
-absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps) {
+absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (IsUrl(source)) return HttpGet(source);
   const SourceParts parts = PartsOf(source);
-  if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts, gaps);
+  if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts);
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
   if (process.has_value()) return QueryProcess(process->socket, "profile");
   return ReadFile(source);
 }
 
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps) {
-  ASSIGN_OR_RETURN(const std::string bytes, ReadSource(source, gaps));
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
+  ASSIGN_OR_RETURN(const std::string bytes, ReadSource(source));
   CountInput(bytes.size());
   return ParseProfile(bytes, source);
 }

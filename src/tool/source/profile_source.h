@@ -25,11 +25,10 @@ std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
 // there is neither such a file nor such a process; kInvalidArgument if several processes have the name.
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
-// Returns the bytes of the profile that `source` names. A recording without a moment is that of its end. If `gaps` is
-// not null, it is set to what the recording lacks (GapsOf); otherwise this is printed as warnings. Errors: those of
-// ReadFile for a file, of QueryProcess for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed
+// Returns the bytes of the profile that `source` names. A recording without a moment is that of its end; what
+// it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed
 // for a recording; kNotFound if there is neither such a file nor such a process.
-absl::StatusOr<std::string> ReadSource(const std::string& source, std::vector<std::string>* gaps = nullptr);
+absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in `folder` if that is not "". If this
 // file exists, adds a number after the process id.
@@ -46,9 +45,9 @@ absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source);
 // Returns whether `path` is a regular file that begins as a recording does, or as a snapshot of PyTorch.
 bool IsRecordingFile(const std::string& path);
 
-// Reads the profile of `source`. Its size counts for the memory limit. `gaps`: as for ReadSource. Errors: those of
-// ReadSource and ParseProfile.
-absl::StatusOr<RawProfile> ReadProfile(const std::string& source, std::vector<std::string>* gaps = nullptr);
+// Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and
+// ParseProfile.
+absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
 
 // Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress
 // on stderr if that is a terminal. Errors: those of ReadProfile, of `change`, and of ProfileSet::ReadEach.

@@ -49,20 +49,6 @@ class FrameTables {
   absl::flat_hash_map<std::tuple<int64_t, int64_t, int64_t, int64_t>, uint64_t> functions_;
 };
 
-// The comment that tells `hbmprof check` that the profile is already symbolized.
-constexpr char kSymbolized[] = "symbolized";
-
-void WriteComment(size_t modules, RawProfile& profile, FrameTables& tables) {
-  pprof::Profile& message = profile.message();
-  int with_lines = 0;
-  for (const pprof::Location& location : message.location()) {
-    with_lines += absl::c_any_of(location.line(), [](const pprof::Line& line) { return line.line() != 0; });
-  }
-  EraseIf(*message.mutable_comment(), [&](int64_t text) { return Comment(profile.text(text)).word == kSymbolized; });
-  message.add_comment(tables.texts.Of(
-      Cat(kSymbolized, " modules=", modules, " locations=", message.location_size(), " with_lines=", with_lines)));
-}
-
 void DropUnusedStrings(pprof::Profile& message) {
   google::protobuf::RepeatedPtrField<std::string> kept;
   kept.Add();
@@ -155,7 +141,7 @@ FramesByPosition ReadCache(const std::string& build_id) {
 
 }  // namespace
 
-void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile) {
+void WriteFrames(const FramesOf& frames_of, RawProfile& profile) {
   pprof::Profile& message = profile.message();
   FrameTables tables(message);
   absl::flat_hash_map<uint64_t, pprof::Mapping*> mappings;
@@ -178,7 +164,6 @@ void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile)
           tables.FunctionOf(function.name(), function.system_name(), function.filename(), function.start_line()));
     }
   }
-  WriteComment(modules, profile, tables);
   DropUnusedStrings(message);
 }
 

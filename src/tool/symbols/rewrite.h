@@ -8,10 +8,10 @@
 namespace hbmprof::tool {
 
 // Replaces the lines of each location by the frames that `frames_of` returns for it, unless it returns null or none.
-// Removes unused functions and strings, so that ids are dense. `modules`: the number of modules, for a comment.
+// Removes unused functions and strings, so that ids are dense.
 using FramesOf =
     std::function<const std::vector<SourceFrame>*(const pprof::Location& location, const pprof::Mapping& mapping)>;
-void WriteFrames(const FramesOf& frames_of, size_t modules, RawProfile& profile);
+void WriteFrames(const FramesOf& frames_of, RawProfile& profile);
 
 // A position in a module's file: its offset, and the offset at which the mapping that covers it starts.
 using CodePosition = std::pair<uint64_t, uint64_t>;
