@@ -140,12 +140,12 @@ TEST(Trust, LacksInProfilesThatContradictThemselves) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(nlohmann::json::parse(result.out)["findings"][0]["code"], "INCOMPLETE");
   const nlohmann::json trust = TrustIn(dir + "/bad.pb.gz");
-  EXPECT_THAT(trust["problems"],
-              testing::ElementsAre(
-                  "2 allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE, "
-                  "HBMPROF_MAX_HOST_BYTES)",
-                  dir + "/bad.pb.gz: 1 samples have no stack: they count, but no row shows them",
-                  dir + "/bad.pb.gz: GPU:0 managed states in_use=17, but the samples' inuse_space sum to 0"));
+  EXPECT_THAT(
+      trust["problems"],
+      testing::ElementsAre("2 allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE, "
+                           "HBMPROF_MAX_HOST_BYTES)",
+                           dir + "/bad.pb.gz: 1 samples have no stack: they count, but no row shows them",
+                           dir + "/bad.pb.gz: GPU:0 managed states in_use=17, but the samples' inuse_space sum to 0"));
   EXPECT_THAT(trust["notes"], testing::ElementsAre(testing::StartsWith("1 stacks lost their outermost frames"),
                                                    "Python functions are not in the stacks: version 3.2"));
 }
