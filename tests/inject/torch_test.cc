@@ -430,7 +430,7 @@ TEST(TorchDoubleTest, OutOfMemoryIsAWarning) {
 }
 
 #if defined(HBMPROF_TOOL)
-TEST(TorchDoubleTest, RunAndCheckSayWhyBlocksAreNotShown) {
+TEST(TorchDoubleTest, RunAndExplainSayWhyBlocksAreNotShown) {
   const std::string folder = NewDirectory();
   const CommandResult run = RunCommand({HBMPROF_TOOL, "run", "--library", HBMPROF_INJECTED, "--output", folder, "--",
                                         HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", "live twice"},

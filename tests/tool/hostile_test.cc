@@ -310,7 +310,8 @@ TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
       const auto files = static_cast<int64_t>(std::count(command.begin(), command.end(), path));
       EXPECT_LT(cost.bytes, kMaxBytes + files * static_cast<int64_t>(bytes.size()) * 100) << what;
     }
-    if (cost.exit_code == 2) {
+    // explain also exits with 2 if one profile without ages has no finding.
+    if (cost.exit_code == 2 && command[0] != "explain") {
       EXPECT_THAT(cost.err, testing::ContainsRegex(
                                 "limit|no real profile|has neither|no sample type|not a pprof|no sample has the label"))
           << what;

@@ -76,7 +76,7 @@ class Terminal : public testing::Test {
             {"diff", files_[0], files_[2], "--fail-over", "1"},
             {"top", "--callers", "name", files_[0]},
             {"leaks", files_[0], files_[1], files_[2], "--fail-over", "1"},
-            {"explain", files_[0]},
+            {"explain", files_[0], files_[1], files_[2]},
             {"convert", files_[0], "--to", "csv"},
             {"symbolize", files_[0], "-o", files_[0] + ".out"},
             {"report", files_[0], "-o", files_[0] + ".html"}};

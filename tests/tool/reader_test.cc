@@ -124,7 +124,7 @@ TEST(Trust, IsInProfilesOfHbmprof) {
   hbmprof::Snapshot snapshot = ServerSnapshot();
   snapshot.tracker.dropped_records = 0;
   WriteFile(path, *hbmprof::SerializePprof(snapshot, &symbolizer));
-  EXPECT_THAT(TrustIn(path)["problems"], testing::IsEmpty());
+  EXPECT_EQ(TrustIn(path)["problems"], nlohmann::json::array());
 }
 
 TEST(Trust, LacksInProfilesThatContradictThemselves) {
@@ -140,14 +140,15 @@ TEST(Trust, LacksInProfilesThatContradictThemselves) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_EQ(nlohmann::json::parse(result.out)["findings"][0]["code"], "INCOMPLETE");
   const nlohmann::json trust = TrustIn(dir + "/bad.pb.gz");
-  EXPECT_THAT(trust["problems"],
-              testing::ElementsAre(
-                  "2 allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE, "
-                  "HBMPROF_MAX_HOST_BYTES)",
-                  dir + "/bad.pb.gz: 1 samples have no stack: they count, but no row shows them",
-                  dir + "/bad.pb.gz: GPU:0 managed states in_use=17, but the samples' inuse_space sum to 0"));
-  EXPECT_THAT(trust["notes"], testing::ElementsAre(testing::StartsWith("1 stacks lost their outermost frames"),
-                                                   "Python functions are not in the stacks: version 3.2"));
+  EXPECT_EQ(
+      trust["problems"],
+      nlohmann::json({"2 allocations were not recorded, because a limit was reached (HBMPROF_MAX_LIVE, "
+                      "HBMPROF_MAX_HOST_BYTES)",
+                      dir + "/bad.pb.gz: 1 samples have no stack: they count, but no row shows them",
+                      dir + "/bad.pb.gz: GPU:0 managed states in_use=17, but the samples' inuse_space sum to 0"}));
+  ASSERT_EQ(trust["notes"].size(), 2u);
+  EXPECT_THAT(trust["notes"][0].get<std::string>(), StartsWith("1 stacks lost their outermost frames"));
+  EXPECT_EQ(trust["notes"][1], "Python functions are not in the stacks: version 3.2");
 }
 
 // --- The default sample type --------------------------------------------------------------------------------------

@@ -553,7 +553,7 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
         file.samples, [&](const ProfileSet::Sample& sample) { return profiles.stacks().length(sample.stack) == 0; });
     if (without_stack > 0) {
       problems.push_back(
-          Cat(Visible(file.path), ": ", without_stack, " samples have no stack: they count, but no row shows them"));
+          Cat(file.path, ": ", without_stack, " samples have no stack: they count, but no row shows them"));
     }
     if (file.info.devices.empty()) continue;
     for (const auto& [key, type_name] : kTotals) {
@@ -566,16 +566,17 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
       std::map<std::pair<std::string, std::string>, int64_t> sums;
       for (const auto& [labels, bytes] : of_labels) {
         const std::string kind = profiles.LabelText(labels, "kind");
-        AddTo(sums[{profiles.LabelText(labels, "device"), kind == "managed" || kind == "pinned_host" ? kind : "device"}],
-              bytes);
+        AddTo(
+            sums[{profiles.LabelText(labels, "device"), kind == "managed" || kind == "pinned_host" ? kind : "device"}],
+            bytes);
       }
       for (const Device& device : file.info.devices) {
         const std::optional<int64_t> stated = device.Number(key);
         const int64_t sum = sums[{device.name, device.space}];
         if (!stated.has_value() || *stated == sum || sum == INT64_MAX) continue;
         if (problems.size() >= kEnough) return problems;
-        problems.push_back(Cat(Visible(file.path), ": ", device.memory(), " states ", key, "=", *stated,
-                               ", but the samples' ", type_name, " sum to ", sum));
+        problems.push_back(Cat(file.path, ": ", device.memory(), " states ", key, "=", *stated, ", but the samples' ",
+                               type_name, " sum to ", sum));
       }
     }
   }

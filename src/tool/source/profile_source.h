@@ -26,8 +26,9 @@ std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names. A recording without a moment is that of its end; what
-// it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed
-// for a recording; kNotFound if there is neither such a file nor such a process.
+// it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process, of
+// HttpGet for a URL, and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is neither such a
+// file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in `folder` if that is not "". If this
