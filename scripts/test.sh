@@ -17,9 +17,6 @@
 # servers  the same for vLLM and llama.cpp, which is not part of all (1.9 GB, 6 GB on the disk)
 # all      dev clang asan tsan frameworks
 #
-# While the tests of a preset run, many of which wait, the next presets are built with the least priority
-# (build/PRESET/prepare.log), and the packages of the frameworks are read.
-#
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -37,21 +34,6 @@ done
 packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
   "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_METRICS_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}")
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
-
-read_frameworks() {
-  local preset
-  for preset in "${presets[@]}"; do
-    case $preset in
-      frameworks) hbmprof_frameworks ;;
-      frameworks-more) hbmprof_more_frameworks ;;
-      servers) hbmprof_servers ;;
-    esac
-  done
-}
-mkdir -p build
-read_frameworks >build/read_frameworks.log 2>&1 &
-frameworks_pid=$!
-
 # A real PJRT plugin with its header, before anything is configured.
 hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The newest version, on purpose: a test looks for new functions.
@@ -88,47 +70,15 @@ check_with_clang() {
   scripts/lib/compile_check.py build/clang
 }
 
-# prepare PRESET: makes what its tests need; of clang, that is all.
-prepare() {
-  case $1 in
-    clang) hbmprof_step "clang: checking" check_with_clang ;;
-    frameworks* | servers) ;;  # they use the build of dev
-    *) hbmprof_step "$1: building" hbmprof_build "$1" ;;
-  esac
-}
-
-# Prepares the presets after the first one, and prints the status of each.
-prepare_rest() {
-  local preset status
-  renice -n 19 "$BASHPID" >/dev/null
-  for preset in "${presets[@]:1}"; do
-    kill -0 $$ 2>/dev/null || return  # the script was interrupted
-    mkdir -p "build/$preset"
-    status=0
-    prepare "$preset" >"build/$preset/prepare.log" 2>&1 || status=$?
-    echo "$status"
-  done
-}
-
-# take_prepared PRESET: waits until prepare_rest has prepared it, prints the output, and returns the status.
-take_prepared() {
-  local status
-  read -r -u "$rest" status || status=1
-  cat "build/$1/prepare.log"
-  return "$status"
-}
-
 # run_frameworks PROGRAM FOLDER [NAME...]: on the build of the preset dev.
 run_frameworks() {
   hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda_calls fake_nvml || return
-  exec {rest}<&-
   "tests/frameworks/$1" build/dev "${@:2}" 2>&1 | tee "$2/table.txt"
   return "${PIPESTATUS[0]}"
 }
 
 run_tests() {
   local preset=$1 log=build/$1/test.log status=0
-  exec {rest}<&-
   # One more than processors, because some tests wait.
   ctest --preset "$preset" -j "$(($(nproc) + 1))" 2>&1 | tee "$log" | grep -vE '^ +Start +[0-9]+:|^ *[0-9]+/[0-9]+ .* Passed ' ||
     status=${PIPESTATUS[0]}
@@ -139,27 +89,23 @@ run_tests() {
 
 failed=0
 summary=()
-rest=
 for preset in "${presets[@]}"; do
-  is_prepared=1
-  if [[ -z $rest ]]; then
-    prepare "$preset" || is_prepared=0
-    exec {rest}< <(prepare_rest)
-  else
-    take_prepared "$preset" || is_prepared=0
-  fi
-  if [[ $is_prepared == 0 ]]; then
-    summary+=("$preset: FAILED before its tests")
-    failed=1
-  elif [[ $preset == clang ]]; then
-    summary+=("clang: every source passed")
+  if [[ $preset == clang ]]; then
+    if hbmprof_step "clang: checking" check_with_clang; then
+      summary+=("clang: every source passed")
+    else
+      summary+=("clang: FAILED")
+      failed=1
+    fi
   elif [[ $preset == frameworks* || $preset == servers ]]; then
-    wait "$frameworks_pid" || true
-    cat build/read_frameworks.log
     names=() program=run.py package=torch
-    if [[ $preset == servers ]]; then
+    if [[ $preset == frameworks ]]; then
+      hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
+    elif [[ $preset == servers ]]; then
+      hbmprof_step "vLLM and llama.cpp from PyPI" hbmprof_servers
       program=servers/servers.py package=vllm
-    elif [[ $preset == frameworks-more ]]; then
+    else
+      hbmprof_step "PyTorch 2.5, TensorFlow, ONNX Runtime and numba from PyPI" hbmprof_more_frameworks
       names=("MLP, Adam" transformer ResNet-18 "CUDA graph" streams "pinned memory" "DataLoader workers"
         expandable_segments cudaMallocAsync spawn "torchrun, 2 ranks" TensorFlow "ONNX Runtime" numba tensorflow_pages)
     fi
@@ -171,6 +117,9 @@ for preset in "${presets[@]}"; do
       summary+=("$preset: FAILED")
       failed=1
     fi
+  elif ! hbmprof_step "$preset: building" hbmprof_build "$preset"; then
+    summary+=("$preset: the build FAILED")
+    failed=1
   else
     hbmprof_step "$preset: testing" run_tests "$preset" || failed=1
     summary+=("$preset:" "$(grep -E 'tests passed|No tests were found' "build/$preset/test.log" || echo "FAILED")")
