@@ -67,7 +67,7 @@ absl::Status save_device_memory_profile(std::string_view path);
 
 // Returns the same profile as bytes, with the limits of `options`. Any thread may call it. Errors: kResourceExhausted
 // if the host has no memory for it; kInvalidArgument if the limits are too small (PprofOptions); kFailedPrecondition in
-// a child that is off.
+// a forked child whose parent had recorded.
 absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options = {});
 
 // Sets the counter `name` of Profiler::Default() to `value`, for example SetCounter("requests", served). Each profile

@@ -118,10 +118,11 @@ struct DefaultOptions : Options {
 
 // Reads the environment variables below. Returns DefaultOptions with the fields that they set. For each variable with a
 // bad value it appends one line to `problems` (the variable, its value, the allowed values, the value used instead);
-// the field keeps its default. So it does for each variable HBMPROF... that hbmprof does not have, with the name of the
-// nearest one. In a program that got privileges when it was started, such as a set-user-id program
-// (AT_SECURE), no variable is read, because the environment belongs to another user. Do not call it while another
-// thread changes the environment. `problems` must not be null. Throws std::bad_alloc.
+// the field keeps its default. It also appends a line for each variable that hbmprof does not have and whose name
+// differs from that of one of its variables in at most two letters. In a program that got privileges when it was
+// started, such as a set-user-id program (AT_SECURE), no variable is read, because the environment belongs to another
+// user. Do not call it while another thread changes the environment. `problems` must not be null. Throws
+// std::bad_alloc.
 //
 //   HBMPROF_OUTPUT=PATH                output
 //   HBMPROF_SOCKET_DIR=DIR             socket_dir

@@ -273,8 +273,8 @@ class Profiler {
   // meanwhile. Do not call it in signal handlers.
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
 
-  // Returns the recorded numbers of one memory space of a device at one instant. Before it, calls the device's probe,
-  // whose numbers can therefore be older.
+  // Returns the recorded numbers of one memory space of a device at one instant. Calls the device's probe first,
+  // so the probe's numbers can be older than the others.
   DeviceStats Stats(DeviceId device, MemorySpace space = MemorySpace::kDevice) const;
   // Returns the numbers of the profiler's own work, such as dropped allocations.
   TrackerStats GetTrackerStats() const;

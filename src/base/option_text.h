@@ -18,8 +18,9 @@ bool ReplaceOptions(const char* lines, size_t bytes);
 // (secure_getenv).
 const char* OptionText(const char* name);
 
-// Calls visit(name) for each option, and for each other variable of the environment. Not in a process that runs with
-// more rights than its user. No thread may change the environment meanwhile.
+// Calls visit(name) for each option: for each line of ReplaceOptions or, if there are none, for each variable of the
+// environment. In a process that runs with more rights than its user, the environment is left out. No thread may change
+// the environment meanwhile.
 void ForEachOptionName(const std::function<void(std::string_view name)>& visit);
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,4 @@
-// UtcTime: a time as text.
+// UnixNanos: the present time. UtcTime: a time as text.
 #ifndef HBMPROF_SRC_BASE_UTC_TIME_H_
 #define HBMPROF_SRC_BASE_UTC_TIME_H_
 

@@ -96,7 +96,8 @@ class RuleWalk {
   // Steps out of a frame without unwind information (code generated at run time, assembler) as if it had a frame
   // pointer. Returns kFrame only if the return address that was found directly follows a call that can have called the
   // code of this frame: see IsReturnFromCall. The result can be wrong: if the function does not set up a frame pointer,
-  // its caller is left out. From then on, the walk ends at an object that is not permanent (objects.h).
+  // its caller is left out. From then on, the walk ends at an object that is not permanent (objects.h), and at code of
+  // any object that has no unwind information.
   Step Guess(PackedRule rule);
 
   StackMemory memory;

@@ -48,9 +48,13 @@ class ProbeTable {
   void Remove(DeviceId device, const void* owner);
   // Returns whether the device has a probe. Takes no lock.
   bool Has(DeviceId device) const { return (set_.load(std::memory_order_relaxed) & BitOf(device)) != 0; }
-  // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws an exception
-  // other than std::bad_alloc, or if this thread is inside a probe.
+  // Returns what the device's probe answers. The answer has no values if there is no probe, if it throws a
+  // std::exception other than std::bad_alloc, or if this thread is inside a probe.
   DeviceProbe Ask(int device) const;
+  // The same for one memory space of the device. Only kDevice has a probe.
+  DeviceProbe Ask(DeviceId device, MemorySpace space) const {
+    return space == MemorySpace::kDevice ? Ask(static_cast<int>(device)) : DeviceProbe();
+  }
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
   // destroyed, because their destructors could use the device.
   void DropAll();

@@ -90,12 +90,13 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   return RecordSegmentFrom(Caller::OfThisFunction(), pool, address, bytes);
 }
 
-// Calls the function of ProfilerImpl, or that of InjectedProfiler with the same name.
+// Calls the function of ProfilerImpl, or that of InjectedProfiler with the same name, if the profiler is enabled.
 #define HBMPROF_EVENT(Function, arguments, otherwise) \
   if (!enabled()) return otherwise;                   \
   return impl_ != nullptr ? impl_->Function arguments : joined_->Function arguments
 
-// The same for functions that record no event. (An event finds out itself whether the process is off.)
+// The same for functions that record no event: also if it is not enabled, but not in a process that is off. (An event
+// finds out itself whether the process is off.)
 #define HBMPROF_QUERY(Function, arguments, otherwise)         \
   if (internal::IsOff()) return otherwise;                    \
   if (impl_ != nullptr) return impl_->Function arguments;     \

@@ -233,7 +233,10 @@ bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocat
 }
 
 SiteId ProfilerImpl::SiteOfFailure(const Caller& caller, DeviceId device, MemorySpace space) {
-  return SiteOf(caller, Clamp({device, MemoryKind(space)}), 0);  // the first kinds are those of the spaces
+  // The first kinds are those of the spaces.
+  static_assert(kMemorySpaceCount == 3 && SpaceOf(MemoryKind(0)) == MemorySpace(0) &&
+                SpaceOf(MemoryKind(1)) == MemorySpace(1) && SpaceOf(MemoryKind(2)) == MemorySpace(2));
+  return SiteOf(caller, Clamp({device, MemoryKind(space)}), 0);
 }
 
 std::optional<LiveBuffer> ProfilerImpl::Find(uint64_t id) const {
@@ -268,6 +271,10 @@ std::optional<FoundBuffer> ProfilerImpl::FindBufferAt(BufferId address) const {
 
 TrackerStats ProfilerImpl::GetTrackerStats() const {
   const ReentryGuard guard;
+  return TrackerStatsWith(ledger_.Totals().num_live());
+}
+
+TrackerStats ProfilerImpl::TrackerStatsWith(int64_t live_records) const {
   TrackerStats stats;
   stats.foreign_frees = foreign_frees_.load(std::memory_order_relaxed);
   stats.refused_frees = refused_frees_.load(std::memory_order_relaxed);
@@ -277,7 +284,7 @@ TrackerStats ProfilerImpl::GetTrackerStats() const {
   stats.reentrant_events = reentrant_events_.load(std::memory_order_relaxed);
   stats.truncated_stacks = sites_.truncated_stacks();
   stats.dropped_tag_values = DroppedTagValues();
-  stats.live_records = ledger_.Totals().num_live();
+  stats.live_records = live_records;
   stats.sites = sites_.size();
   stats.unwinder = finder_.unwinder();
   stats.host_bytes = HostBytes();

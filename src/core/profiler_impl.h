@@ -94,13 +94,17 @@ class ProfilerImpl {
   // PoolStats::bytes_reserved of a pool. Takes no lock.
   int64_t ReservedBytes(const Pool& pool) const { return ledger_.ReservedBytes(sites_.pools().Find(Clamp(pool))); }
 
-  // `resumes` is called before recording is turned on again. Allocations and frees of before may be missing.
+  // Sets the function that is called when recording is turned on again, before that takes effect, on the thread that
+  // turns it on and with no lock held; null: none. What it knows must be read anew, because the allocations and frees
+  // of the pause are missing.
   void SetResumeHook(void (*resumes)()) { resumes_.store(resumes, std::memory_order_release); }
   // Each snapshot is passed to `finish` before TakeSnapshot returns it, inside the tracker and with no lock held.
   void SetSnapshotFinisher(void (*finish)(Snapshot*)) { finish_snapshot_.store(finish, std::memory_order_release); }
 
   DeviceStats Stats(DeviceId device, MemorySpace space) const;
   TrackerStats GetTrackerStats() const;
+  // The same with this number of live records. Takes no lock of a shard.
+  TrackerStats TrackerStatsWith(int64_t live_records) const;
   Snapshot TakeSnapshot(SnapshotParts parts = SnapshotParts::kAll) const;
   void ResetPeak(DeviceId device);
   // Called before recording is turned on or off. If it is turned on, calls the function of SetResumeHook.

@@ -234,7 +234,7 @@ void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) 
   char host[256] = {};
   snapshot->host = gethostname(host, sizeof(host) - 1) == 0 ? host : "";
   snapshot->environment = RunEnvironment();
-  snapshot->tracker = profiler.GetTrackerStats();
+  snapshot->tracker = profiler.TrackerStatsWith(/*live_records=*/0);
 }
 
 void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
@@ -256,8 +256,7 @@ void AddPython(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot) {
 DeviceStats ProfilerImpl::Stats(DeviceId device, MemorySpace space) const {
   if (static_cast<int>(device) >= kMaxDevices) return {};
   const ReentryGuard guard;
-  const DeviceProbe probe = space == MemorySpace::kDevice ? probes.Ask(static_cast<int>(device)) : DeviceProbe();
-  return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probe);
+  return internal::StatsOf(ledger_.Totals(AccountOf(device, space)), space, probes.Ask(device, space));
 }
 
 PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {

@@ -11,9 +11,9 @@ namespace hbmprof::internal {
 
 // Returns those parts of a snapshot of `profiler`; of a joined one, all.
 hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts);
-// Returns whether an allocation, or a failed one, was recorded.
+// Returns whether the profiler has a call site: of an allocation, of a failed one, or one that was kept (KeepSite).
 inline bool HasRecorded(const Profiler& profiler) { return profiler.GetTrackerStats().sites != 0; }
-// Sets process, host and tracker of a snapshot.
+// Sets process, host, environment and tracker of a snapshot, but not the number of live records.
 void DescribeProcess(const ProfilerImpl& profiler, hbmprof::Snapshot* snapshot);
 // Adds what is known about the Python interpreter, and the named frames that exist now and that the snapshot does not
 // have. Must be called after the stacks were added, so that every named frame in them is among these.

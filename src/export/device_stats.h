@@ -45,7 +45,7 @@ namespace hbmprof::internal {
          "Memory in use as the driver reports it, without recorded memory and idle memory of its pools.")           \
   NUMBER(baseline, "baseline", false, kNone, "", "")
 
-// Calls F(name) for each field of TrackerStats that is a number, for the C interface and for a profiler that has joined.
+// Calls F(name) for each field of TrackerStats that is a number: for the C interface, and for a joined profiler.
 #define HBMPROF_TRACKER_STATS(F)                                                                               \
   F(foreign_frees) F(refused_frees) F(replaced_records) F(dropped_records) F(dropped_bytes) F(reentrant_events) \
   F(truncated_stacks) F(dropped_tag_values) F(live_records) F(sites) F(host_bytes) F(max_host_bytes)

@@ -89,9 +89,9 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
 
 // The first tracked call makes the tracker. That is after the driver's initialization, so the profile at exit is
 // written while the driver can still be called. Never destroyed, because calls can be made during static destruction.
-// Returns null in a process that is off, and if the host has no memory for it: then the call is counted as dropped. A
-// process that has made a tracked call counts as one that has recorded, so that the tracker's tables do not survive a
-// fork.
+// Returns null in a process that is off, and if the host has no memory for it: then the call is counted as dropped, if
+// there is a profiler. A process that has made a tracked call counts as one that has recorded, so that the tracker's
+// tables do not survive a fork.
 CudaDriverAdapter* Tracker() {
   if (!BeginEvent()) return nullptr;
   static LockFreeLazy<ProcessTracker> made;

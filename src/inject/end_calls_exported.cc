@@ -35,11 +35,3 @@ asm(R"(
     hbmprof_exported execvp hbmprof_internal_execvp
     hbmprof_exported execvpe hbmprof_internal_execvpe
 )");
-
-namespace hbmprof::internal {
-namespace {
-
-[[gnu::constructor]] void FindEarly() { FindEndCalls(); }
-
-}  // namespace
-}  // namespace hbmprof::internal

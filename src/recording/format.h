@@ -32,6 +32,7 @@ inline constexpr uint32_t kMaxRunsPerBlock = 4096;
 // Maximum size of the events between two flushes: their plain bytes, plus kRunOverheadBytes for each run.
 inline constexpr size_t kMaxUnflushedBytes = size_t{512} << 20;
 inline constexpr size_t kRunOverheadBytes = 1280;
+// The most bytes of memory that one event may have (RecordedEvent::bytes).
 inline constexpr int64_t kMaxEventBytes = int64_t{1} << 48;
 
 // Returns the bytes of a file header.

@@ -337,6 +337,29 @@ TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
 }
 
 // The last test: the messages of a process are counted.
+TEST_F(CaptureRangeStatesTest, ARangeEndsWhileOtherThreadsTryToBeginOne) {
+  for (int round = 0; round < 50; ++round) {
+    const uint64_t number = BeginCaptureRange("outer");
+    ASSERT_NE(number, 0u);
+    std::atomic<bool> stop{false};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&stop] {
+        while (!stop.load()) BeginCaptureRange("inner");
+      });
+    }
+    usleep(1000);
+    EndCaptureRange(number);
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+    // The range has ended, so another end of it has no effect.
+    const size_t profiles = NewProfiles().size();
+    EndCaptureRange(number);
+    EXPECT_EQ(NewProfiles().size(), profiles) << "round " << round;
+    EndCaptureRange(0);
+  }
+}
+
 TEST_F(CaptureRangeStatesTest, OnlyTheFirstMessagesAboutRangesArePrinted) {
   ASSERT_NE(BeginCaptureRange("a"), 0u);
   std::thread ends = Held([] { EndCaptureRange(0); });

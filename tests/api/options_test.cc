@@ -96,9 +96,12 @@ TEST_F(OptionsTest, UnknownVariableIsAProblemWithTheNearestName) {
   setenv("HBMPROF_OUPUT", "/tmp/x", 1);
   setenv("HBMPROF_OUTPUTS_INTERVAL", "1", 1);
   setenv("HBMPROFILER", "1", 1);
+  setenv("HBMPROF_SERVICE_HOST", "10.0.0.1", 1);  // as Kubernetes sets it
   std::vector<std::string> problems;
   OptionsFromEnvironment(&problems);
-  for (const char* name : {"HBMPROF_OUPUT", "HBMPROF_OUTPUTS_INTERVAL", "HBMPROFILER"}) unsetenv(name);
+  for (const char* name : {"HBMPROF_OUPUT", "HBMPROF_OUTPUTS_INTERVAL", "HBMPROFILER", "HBMPROF_SERVICE_HOST"}) {
+    unsetenv(name);
+  }
   EXPECT_THAT(problems, testing::UnorderedElementsAre(
                             "hbmprof: HBMPROF_OUPUT is not a variable of hbmprof; the nearest one is HBMPROF_OUTPUT",
                             "hbmprof: HBMPROF_OUTPUTS_INTERVAL is not a variable of hbmprof; the nearest one is "

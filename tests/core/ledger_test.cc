@@ -489,7 +489,7 @@ class RandomLedgerTest : public LedgerTest, public ::testing::WithParamInterface
   };
 
   void MakeSites() {
-    // More than one chunk of counters, and events that touch counters of different chunks.
+    // Many sites, of the device and of pools.
     const AllocatorId outer{1};
     const AllocatorId inner{2};
     for (int i = 0; i < 700; ++i) {

@@ -39,7 +39,7 @@ TEST(SiteCache, DistinguishesEveryPartOfTheKey) {
                                  {another_kind, 0, 0},
                                  {another_allocator, 0, 0},
                                  {same, 1, 0},
-                                 {same, 0, true}}) {
+                                 {same, 0, 1}}) {
     EXPECT_EQ(cache.Find(KeyOf(1, other)), kNoSite);
   }
 }

@@ -118,7 +118,7 @@ TEST(SiteTable, AtItsLimitNewSitesShareOneForEachKindOfMemory) {
   EXPECT_EQ(table.InternSite(stack, {Attributes{}, 1, 0}), 1u) << "a known one";
   EXPECT_TRUE(table.At(3).stack->is_other);
   EXPECT_EQ(table.At(3).labels.tags(), 0u);
-  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 0, true}), 4u) << "of another kind, which the pools distinguish";
+  EXPECT_EQ(table.InternSite(stack, {Attributes{}, 0, 1}), 4u) << "memory of a pool";
   const Attributes managed = {DeviceId{1}, MemoryKind::kManaged, AllocatorId{2}};
   const SiteId other = table.OtherSite({managed, 9, 0});
   EXPECT_EQ(other, 5u);

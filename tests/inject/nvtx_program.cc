@@ -24,7 +24,8 @@ static_assert(abi::kRangePushW == NVTX_CBID_CORE_RangePushW && abi::kRangePop ==
 static_assert(abi::kDomainRangePushEx == NVTX_CBID_CORE2_DomainRangePushEx &&
               abi::kDomainRangePop == NVTX_CBID_CORE2_DomainRangePop);
 static_assert(abi::kDomainRegisterStringA == NVTX_CBID_CORE2_DomainRegisterStringA &&
-              abi::kDomainCreateA == NVTX_CBID_CORE2_DomainCreateA);
+              abi::kDomainCreateA == NVTX_CBID_CORE2_DomainCreateA &&
+              abi::kDomainCreateW == NVTX_CBID_CORE2_DomainCreateW);
 static_assert(abi::kCallbacks == NVTX_ETID_CALLBACKS && sizeof(abi::Callbacks) == sizeof(NvtxExportTableCallbacks));
 static_assert(abi::kAscii == NVTX_MESSAGE_TYPE_ASCII && abi::kRegistered == NVTX_MESSAGE_TYPE_REGISTERED);
 static_assert(sizeof(abi::EventAttributes) == sizeof(nvtxEventAttributes_t));

@@ -86,7 +86,9 @@ class AdapterRecorder {
     ReportOutOfMemory({call, bytes, device_, SpaceOf(attributes_.kind)}, *profiler_);
   }
 
-  // Calls `call`, which returns memory of `bytes` bytes, or null. Records the memory, or reports that there was none.
+  // Calls `call` once, which returns memory of `bytes` bytes or null, and returns its result. Records the memory with a
+  // stack that begins at `caller`. If it is null and `bytes` is not 0, reports that the call `name` found no memory.
+  // Throws what `call` throws. Any thread may call it.
   template <typename Call>
   void* Allocate(const Caller& caller, const char* name, size_t bytes, const Call& call) const {
     const ScopedCaller scope(caller);

@@ -53,6 +53,9 @@ struct Range {
 // The open range is shared with the thread for files. Both are protected by `busy`.
 std::shared_ptr<Range>* open_range = nullptr;
 uint64_t last_range = 0;  // its number, if a range is open
+// The number of the open range; 0 if there is none. It lets calls that have nothing to begin or to end return without
+// the lock, because a call that meets another one at the lock has no effect.
+std::atomic<uint64_t> open_number{0};
 
 // A program can begin thousands of ranges in a second, so only the first messages about ranges are printed.
 void PrintAboutRange(std::string_view text, std::string_view more = {}, std::string_view still_more = {},
@@ -104,6 +107,7 @@ void WriteProfileOf(const Range& range, const Snapshot& snapshot) {
 // Takes the snapshot, and writes the files in the thread for files. REQUIRES: there is an open range, and this thread
 // has locked `busy`.
 void Close() {
+  open_number.store(0);
   const std::unique_ptr<const std::shared_ptr<Range>> owned(std::exchange(open_range, nullptr));
   const std::shared_ptr<const Range> range = *owned;
   absl::Status status = absl::ResourceExhaustedError("the host has no memory for it");
@@ -132,7 +136,7 @@ uint64_t Begin(std::string_view name) {
     range = std::make_unique<std::shared_ptr<Range>>(std::make_shared<Range>());
     (*range)->name = name;
   };
-  if (!TryRun(prepare) || output.empty() || !BeginEvent()) return 0;
+  if (open_number.load() != 0 || !TryRun(prepare) || output.empty() || !BeginEvent()) return 0;
   const std::unique_lock<std::mutex> hold(busy, std::try_to_lock);
   if (!hold) PrintAboutRange("hbmprof: the range ", name, " is not captured: another thread begins or ends one");
   if (!hold || open_range != nullptr) return 0;
@@ -153,7 +157,8 @@ uint64_t Begin(std::string_view name) {
     return 0;
   }
   open_range = range.release();
-  return ++last_range;
+  open_number.store(++last_range);
+  return last_range;
 }
 
 LockFreeLazy<CaptureChoice> chosen_ranges;
@@ -207,6 +212,8 @@ void EndCaptureRange(uint64_t number) {
   const DelayedSignals delayed;
   const KeptErrno kept_errno;
   if (IsOfParent()) return;
+  const uint64_t open = open_number.load();
+  if (open == 0 || (number != 0 && number != open)) return;
   const std::unique_lock<std::mutex> hold(busy, std::try_to_lock);
   if (hold && open_range != nullptr && (number == 0 || number == last_range)) Close();
 }

@@ -46,8 +46,9 @@ constexpr int kLowestDescriptor = 500;           // above the numbers that a pro
 constexpr std::chrono::seconds kRequestTime{5};  // for a client to send its request
 constexpr std::chrono::seconds kAnswerTime{60};  // for a client to receive its answer
 constexpr std::chrono::milliseconds kAcceptPause{500};  // after a connection could not be accepted
-// While all kMaxClients connections are in use and another client waits, one of them is ended that has not sent its
-// request, or has taken nothing of its answer, for this time, or whose large answer is not being made yet.
+// While all kMaxClients connections are in use and another client waits, the server ends one of these: one that has not
+// sent its request for kRequestGrace, one that has taken nothing of its answer for kAnswerGrace, or one that waits for
+// a large answer that nobody makes yet.
 constexpr std::chrono::milliseconds kRequestGrace{20};
 constexpr std::chrono::milliseconds kAnswerGrace{1000};
 // The interval at which the server checks whether a large answer is complete.
@@ -89,7 +90,8 @@ class OwnSocket {
 };
 
 // The answer to a request that takes long: a profile, or work with files. A thread of its own makes it (one profile at
-// a time), so that small answers never wait for large ones.
+// a time), so that the server answers small requests meanwhile. If large answers take all kMaxClients connections,
+// other requests wait.
 struct LargeAnswer {
   std::string request;
   std::string text;  // empty: the host has no memory for it

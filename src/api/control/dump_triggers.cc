@@ -62,11 +62,11 @@ class DumpTriggers {
       const timespec until = {static_cast<time_t>(next / kSecond), static_cast<long>(next % kSecond)};
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
       if (MonotonicNanos() >= next_check_) {
-        bool is_written = true;
-        if (!TryRun([&] { is_written = Check(); })) {
+        bool had_reason = true;
+        if (!TryRun([&] { had_reason = Check(); })) {
           PrintMessage("hbmprof: no profile: the host has no memory to build it");
         }
-        next_check_ = MonotonicNanos() + (is_written ? kPauseAfterProfile : kCheckInterval);
+        next_check_ = MonotonicNanos() + (had_reason ? kPauseAfterProfile : kCheckInterval);
       }
       if (MonotonicNanos() >= next_profile_) {
         write_output_();
@@ -87,7 +87,7 @@ class DumpTriggers {
     next_profile_ = MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond);
   }
 
-  // Writes at most one profile, and returns whether there was a reason for one. If it cannot be written, the next check
+  // Writes at most one profile, and returns whether there was a reason for one. If it cannot be written, a later check
   // finds the same reason.
   bool Check() {
     std::string reason;

@@ -56,7 +56,7 @@ struct DefaultProfiler {
 };
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};      // never destroyed, because late exit handlers use it
-std::atomic<const char*> output_variable{nullptr};  // null: HBMPROF_OUTPUT; another one: in libhbmprof_cuda.so
+std::atomic<const char*> output_variable{nullptr};  // null: HBMPROF_OUTPUT. libhbmprof_cuda.so sets another
 
 struct OfProcess {
   pid_t process;

@@ -144,6 +144,7 @@ class Environment {
       const auto* const nearest = std::min_element(std::begin(kKnown), end, [name](auto known, auto other) {
         return EditDistance(name, known) < EditDistance(name, other);
       });
+      if (EditDistance(name, *nearest) > 2) return;  // another program's, such as that of a Kubernetes service
       problems_->push_back(absl::StrCat("hbmprof: ", Printable(name),
                                         " is not a variable of hbmprof; the nearest one is ",
                                         absl::string_view(nearest->data(), nearest->size())));

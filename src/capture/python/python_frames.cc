@@ -206,7 +206,7 @@ uintptr_t Finalizing(const PythonInterpreter& python) {
 // freed, others can be made at their addresses.
 class KeyReader {
  public:
-  explicit KeyReader(const PythonInterpreter& python) : python_(python), layout_(python.layout) {}
+  explicit KeyReader(const PythonInterpreter& python) : layout_(python.layout) {}
 
   // `code`: a code object.
   [[gnu::always_inline]] uint64_t Read(uintptr_t code, int64_t instruction) {
@@ -225,12 +225,11 @@ class KeyReader {
     const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
       file_ = file;
-      file_identity_ = TextIdentity(python_.layout, file);
+      file_identity_ = TextIdentity(layout_, file);
     }
     const uint64_t first_line = Load<uint32_t>(code + layout_.code_first_line);
     const uint64_t at = LineTableIdentity(code) + static_cast<uint64_t>(instruction);
-    return MultiplyFold(TextIdentity(python_.layout, name) ^ first_line << 32 ^ kHashSeed2,
-                        file_identity_ ^ at * kHashSeed3);
+    return MultiplyFold(TextIdentity(layout_, name) ^ first_line << 32 ^ kHashSeed2, file_identity_ ^ at * kHashSeed3);
   }
 
   // To find the line takes too long for each event. So the key contains the size, the beginning and the end of the line
@@ -245,7 +244,6 @@ class KeyReader {
            (Load<uint64_t>(bytes + 8) ^ Load<uint64_t>((bytes + size - 8) & ~uintptr_t{7}) << 1) * kHashSeed2;
   }
 
-  const PythonInterpreter& python_;
   const PythonLayout& layout_;
   uintptr_t file_ = 0;  // the last one
   uint64_t file_identity_ = 0;

@@ -188,8 +188,8 @@ HttpAnswer InjectedProfiler::AnswerGet(std::string_view target) const {
 absl::StatusOr<std::string> InjectedProfiler::Profile(const PprofOptions& options) const {
   HttpAnswer answer =
       AnswerGet(absl::StrCat("/debug/pprof/heap?max_samples=", options.max_samples, "&max_bytes=", options.max_bytes));
-  constexpr int kBadRequest = 400;
-  if (answer.status == 200) return std::move(answer.body);
+  constexpr int kOk = 200, kBadRequest = 400;
+  if (answer.status == kOk) return std::move(answer.body);
   return answer.status == kBadRequest ? absl::InvalidArgumentError(answer.body)
                                       : absl::ResourceExhaustedError(answer.body);
 }

@@ -98,12 +98,13 @@ class Pools final : private Ledger::PendingEvents {
     return RemoveSlow(id);
   }
 
-  // The same for a record whose free was not recorded. Returns whether there was one.
+  // Removes a record whose free was not recorded, and counts it in replaced(). Returns whether there was one.
   bool RemoveReplaced(uint64_t id) {
     const bool is_removed = Remove(id).has_value();
     if (is_removed) replaced_.fetch_add(1, std::memory_order_relaxed);
     return is_removed;
   }
+  // The number of such records so far.
   int64_t replaced() const { return replaced_.load(std::memory_order_relaxed); }
 
   // Makes a live record a segment of `pool`. Returns no value if there is no record of this id. Returns true if it is a

@@ -1,4 +1,5 @@
-// SiteTable: gives every distinct (call stack, attributes, tags) a small number, its SiteId, which never changes.
+// SiteTable: gives every distinct (call stack, attributes, tags, pool that handed the memory out) a small number, its
+// SiteId, which never changes. Also PoolNumbers, and the numbers of accounts and books.
 //
 // Thread safety: all methods may be called from any thread. Finding a known site takes no lock; a new site takes a spin
 // lock while its record is made.
@@ -24,7 +25,7 @@ namespace hbmprof::internal {
 using SiteId = uint32_t;
 inline constexpr SiteId kNoSite = ~SiteId{0};
 
-inline constexpr int kMaxAllocators = 256;
+inline constexpr int kMaxAllocators = 256;  // of a process: AllocatorIds are below it
 
 // 0 stands for no pool.
 using PoolNumber = uint8_t;

@@ -172,6 +172,7 @@ int DomainRangePop(const void* domain) { return Pop(domain); }
 void* DomainRegisterStringA(const void* /*domain*/, const char* text) { return Copy(Text(text)); }
 // A domain is identified by its address only.
 void* DomainCreateA(const char* name) { return Copy(Text(name)); }
+void* DomainCreateW(const wchar_t* /*name*/) { return Copy(""); }
 
 void ReadEnvironment() {
   if (has_read_environment.test_and_set()) return;
@@ -226,5 +227,6 @@ extern "C" [[gnu::visibility("default")]] int InitializeInjectionNvtx2(
   Take(table, size, nvtx::kDomainRangePop, &DomainRangePop);
   Take(table, size, nvtx::kDomainRegisterStringA, &DomainRegisterStringA);
   Take(table, size, nvtx::kDomainCreateA, &DomainCreateA);
+  Take(table, size, nvtx::kDomainCreateW, &DomainCreateW);
   return 1;
 }

@@ -24,6 +24,7 @@ inline constexpr unsigned kDomainRangePushEx = 4;
 inline constexpr unsigned kDomainRangePop = 5;
 inline constexpr unsigned kDomainRegisterStringA = 10;
 inline constexpr unsigned kDomainCreateA = 12;
+inline constexpr unsigned kDomainCreateW = 13;
 
 using Function = void();
 // The addresses of the function pointers of a module, by function number. Some are null.

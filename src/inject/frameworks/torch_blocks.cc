@@ -27,7 +27,7 @@ namespace hbmprof::internal {
 namespace {
 
 // The reports about one device. PyTorch reports the blocks of a device one at a time. Snapshots can read this object
-// meanwhile.
+// meanwhile, and the thread that turns recording on can call MayHaveBlocks.
 struct Device {
   bool IsShown() const { return refusal.load(std::memory_order_relaxed) == nullptr; }
   // Its number in the profiler; no value if it is not known yet.

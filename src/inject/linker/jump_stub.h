@@ -1,9 +1,10 @@
 // The assembly macro hbmprof_jump_stub NAME CHOOSER, for functions that replace others of the process. It defines the
 // function NAME. This calls the extern "C" function CHOOSER with its own six integer arguments, then with a pointer to
 // its caller (hbmprof::Caller). Then it jumps to the address that CHOOSER returns, or returns to its caller if that is
-// 0. It keeps the registers that carry integer arguments, the address of the result (x8), the number of vector
-// arguments (al), and the lower 128 bits of the vector arguments. So the other function gets all its arguments, unless
-// it has vectors of more than 128 bits, and returns to the caller of NAME. The stub has unwind information.
+// 0. It keeps the registers that carry integer arguments, the address of the result (x8 of aarch64) and the number of
+// vector arguments (al of x86-64). Of each vector register it keeps the lower 128 bits. So the other function gets all
+// its arguments, except vectors of more than 128 bits. That function returns to the caller of NAME. The stub has unwind
+// information.
 #ifndef HBMPROF_SRC_INJECT_LINKER_JUMP_STUB_H_
 #define HBMPROF_SRC_INJECT_LINKER_JUMP_STUB_H_
 

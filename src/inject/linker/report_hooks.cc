@@ -52,7 +52,7 @@ class Original {
   constexpr Original(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
   // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded. A
-  // process that is off (fork.h) does not search: its parent has found the function, if it has called it.
+  // process that is off (fork.h) does not search: what its parent has found is used.
   uintptr_t Get() {
     const uintptr_t function = function_.load(std::memory_order_relaxed);
     if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
@@ -119,7 +119,10 @@ extern "C" {
   const hbmprof::internal::KeptErrno kept_errno;
   hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
                                         *caller);
-  return hbmprof::internal::original_report_memory.Get();
+  const uintptr_t function = hbmprof::internal::original_report_memory.Get();
+  // A process that is off does not search. If its parent has not found the function, that of the caller's library is
+  // used.
+  return function != 0 ? function : hbmprof::internal::original_report_memory.GetOfCaller(caller->pc - 1);
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,

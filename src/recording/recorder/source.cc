@@ -69,8 +69,8 @@ void RecordingSource::Begin(const LedgerState& state, int64_t time) {
     const auto device = static_cast<DeviceId>(account / kMemorySpaceCount);
     const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
     const uint32_t index = IndexOf(device);
-    tables_.names.devices[index].spaces[account % kMemorySpaceCount] = StatsOf(
-        totals, space, space == MemorySpace::kDevice ? profiler_.probes.Ask(static_cast<int>(device)) : DeviceProbe());
+    tables_.names.devices[index].spaces[account % kMemorySpaceCount] =
+        StatsOf(totals, space, profiler_.probes.Ask(device, space));
   }
   Update();
   const PoolNumbers& pools = profiler_.sites().pools();

@@ -423,7 +423,7 @@ int cuCtxSetCurrent(void* context) {
 }
 
 int cuCtxGetDevice(int* device) {
-  if (const int error = fake_cuda_ready()) return error;
+  if (const int error = fake_cuda_enter("cuCtxGetDevice")) return error;
   *device = fake_cuda_current_device();
   return fake_cuda_result("cuCtxGetDevice", *device < 0 ? kInvalidContext : 0);
 }
@@ -472,7 +472,7 @@ int cuCtxPopCurrent_v2(void** context) {
 }
 
 int cuCtxGetCurrent(void** context) {
-  if (const int error = fake_cuda_ready()) return error;
+  if (const int error = fake_cuda_enter("cuCtxGetCurrent")) return error;
   *context = context_stack.empty() ? nullptr : ContextHandle(context_stack.back());
   return 0;
 }

@@ -456,7 +456,7 @@ static bool FindBlock(CUdeviceptr ptr, fake_cuda_block* block) {
 
 CUresult cuPointerGetAttribute(void* answer, int attribute, CUdeviceptr ptr) {
   constexpr int kContext = 1, kDevicePointer = 3, kHostPointer = 4, kBufferId = 7, kRangeStart = 11, kRangeSize = 12;
-  if (const int error = fake_cuda_ready()) return error;
+  if (const int error = fake_cuda_enter("cuPointerGetAttribute")) return error;
   fake_cuda_block block;
   if (!FindBlock(ptr, &block)) return fake_cuda_result("cuPointerGetAttribute", kInvalidValue);
   switch (attribute) {
@@ -789,6 +789,7 @@ int fake_cuda_is_capturing(void* stream) { return CapturedGraph(stream) != nullp
 CUresult cuStreamGetCaptureInfo_v2(Handle stream, int* status, uint64_t* id, Handle* graph, const Handle** nodes,
                                    size_t* count) {
   static const Handle kNode = reinterpret_cast<Handle>(uintptr_t{0x10});
+  if (const int error = fake_cuda_enter("cuStreamGetCaptureInfo_v2")) return error;
   if (stream == nullptr && fake_cuda_is_legacy_stream_blocked() != 0)
     return fake_cuda_result("cuStreamGetCaptureInfo_v2", kCaptureImplicit);
   Handle found = nullptr;
@@ -800,6 +801,7 @@ CUresult cuStreamGetCaptureInfo_v2(Handle stream, int* status, uint64_t* id, Han
   return result;
 }
 CUresult cuStreamGetCaptureInfo_v2_ptsz(Handle stream, int* status, uint64_t*, Handle* graph, const Handle**, size_t*) {
+  if (const int error = fake_cuda_enter("cuStreamGetCaptureInfo_v2_ptsz")) return error;
   return CaptureInfo(stream, status, graph);
 }
 

@@ -18,7 +18,9 @@ Profiler* LinkedProfiler() {
 void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t bytes, MemoryKind kind) {
   if (profiler.joined()) return;
   const bool is_reported = TryRun([&] {
-    const int ordinal = CudaDriverInProcess().CurrentDevice();
+    int ordinal = CudaDriverInProcess().CurrentDevice();
+    // The runtime knows the device also if it could not make the context.
+    if (ordinal < 0 && cudaGetDevice(&ordinal) != cudaSuccess) ordinal = -1;
     const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
     CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});

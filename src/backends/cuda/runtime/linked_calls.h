@@ -1,5 +1,5 @@
 // What the tracked forms of the runtime's calls share. They query the driver, so no query changes the runtime's last
-// error.
+// error. Only after a reset of a device, and if the driver names no device of a failed call, the runtime is asked.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_RUNTIME_LINKED_CALLS_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_RUNTIME_LINKED_CALLS_H_
 
