@@ -69,6 +69,14 @@ TEST(Manual, HasEveryCommandAndOption) {
   }
 }
 
+TEST(Manual, NeedsAPlaceForTheReference) {
+  const std::string frame = ScratchDir() + "/frame";
+  WriteFile(frame, "no such line\n");
+  const CommandResult result = RunTool({"--reference", "man", frame});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr(frame + ": has no line @COMMANDS@"));
+}
+
 // docs/command.md has what the command prints.
 TEST(Manual, ThePageOfTheCommandHasTheReference) {
   std::ifstream file(HBMPROF_COMMAND_PAGE);
@@ -269,9 +277,15 @@ TEST(Usage, RecordingThatIsOffIsAFinding) {
   maker.Sample({maker.Frame("f")}, {1, 2});
   maker.Comment("warning text=Recording%20has%20been%20off%20since%202026-11-22T08:00:00Z:%20allocations");
   maker.Write(path);
-  const CommandResult top = RunTool({"top", path});
-  EXPECT_EQ(top.exit_code, 1);
-  EXPECT_THAT(top.out, HasSubstr("RECORDING OFF since 2026-11-22T08:00:00Z"));
+  const std::vector<std::string> commands[] = {{"top", path}, {"top", "--callers", "f", path}, {"diff", path, path}};
+  for (const std::vector<std::string>& command : commands) {
+    const CommandResult result = RunTool(command);
+    EXPECT_EQ(result.exit_code, 1) << testing::PrintToString(command);
+    EXPECT_THAT(result.out, HasSubstr("RECORDING OFF since 2026-11-22T08:00:00Z"));
+    std::vector<std::string> as_json = command;
+    as_json.emplace_back("--json");
+    EXPECT_EQ(RunTool(as_json).exit_code, 1) << testing::PrintToString(command);
+  }
   EXPECT_EQ(ToolJson({"top", path})["recording_off"], true);
 }
 
@@ -565,6 +579,16 @@ TEST(Usage, DamagedRecordingIsReported) {
                                                {"explain", cut}};
   for (const std::vector<std::string>& command : commands) {
     EXPECT_THAT(RunTool(command).err, HasSubstr(cut + ": the last ")) << command[0];
+  }
+  const std::vector<std::string> judging[] = {{"explain", cut},
+                                              {"explain", cut + "@end"},
+                                              {"leaks", cut},
+                                              {"leaks", whole, whole, cut},
+                                              {"report", cut, "-o", "-"}};
+  for (const std::vector<std::string>& command : judging) {
+    const std::string out = RunTool(command).out;
+    EXPECT_THAT(out, HasSubstr("the recording is incomplete")) << testing::PrintToString(command);
+    EXPECT_THAT(out, Not(HasSubstr("complete since"))) << testing::PrintToString(command);
   }
   const CommandResult explained = RunTool({"explain", cut});
   EXPECT_EQ(explained.exit_code, 1);

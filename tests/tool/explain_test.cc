@@ -19,7 +19,6 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 // Returns the answer, and checks its form and its exit code.
 json Explain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
@@ -143,6 +142,27 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
             sentence);
 }
 
+TEST_F(ExplainTest, NumbersAreRoundedAndBounded) {
+  ProfileMaker maker = HealthyProfile();
+  AddLeak(1, maker);
+  maker.Comment("device GPU:0 space=device in_use=4064 limit=9223372036854775807");
+  const json leak = Find(Explain({Write(maker)}), "GROWS");
+  EXPECT_TRUE(leak["seconds_to_limit"].is_null());
+  EXPECT_EQ(leak["unknown"]["seconds_to_limit"], "it is more than 1,000 years");
+  EXPECT_EQ(leak["per_second"], 1);
+}
+
+TEST_F(ExplainTest, LongNamesOfSourcesAreNotInACommand) {
+  std::vector<std::string> paths;
+  for (int i = 0; i < 12; ++i) {
+    ProfileMaker maker;
+    maker.message().set_time_nanos(1700000000000000000 + i * int64_t{1000000000});
+    maker.Sample({maker.Frame("Grow")}, {1, 1000 * i});
+    paths.push_back(Write(maker, std::string(90, 'x') + std::to_string(i) + ".pb.gz"));
+  }
+  EXPECT_EQ(Find(Explain(paths), "LEAK")["next"], "hbmprof leaks --frames 0 SOURCE...");
+}
+
 TEST_F(ExplainTest, SpeaksTheWordsOfTheFramework) {
   ProfileMaker maker = HealthyProfile();
   AddLeak(1000, maker, "pytorch");
@@ -166,6 +186,7 @@ TEST_F(ExplainTest, JudgesTheStateOfTheDevice) {
   EXPECT_THAT(Codes(answer), ElementsAre("FRAGMENTED", "NOT_RECORDED"));
   EXPECT_EQ(Find(answer, "FRAGMENTED")["bytes"], 56000);
   EXPECT_EQ(Find(answer, "NOT_RECORDED")["bytes"], 30000);
+  EXPECT_EQ(Find(answer, "NOT_RECORDED")["evidence"], "the driver's number minus what is recorded");
   ProfileMaker with_baseline = HealthyProfile();
   with_baseline.Comment(
       "device GPU:0 space=device in_use=4000 peak=4000 limit=100000 driver_in_use=34000 "
@@ -211,6 +232,7 @@ TEST_F(ExplainTest, HasNoAnswerIfGrowthCannotBeJudged) {
   const CommandResult result = RunTool({"explain", path});
   EXPECT_EQ(result.exit_code, 2);
   EXPECT_THAT(result.out, HasSubstr("growth NOT judged: 1 profile without the ages of buffers"));
+  EXPECT_THAT(result.out, HasSubstr("no finding, but not all could be judged\n"));
   EXPECT_EQ(Explain({path})["sources"][0]["trust"]["growth_judged"], false);
   EXPECT_EQ(RunTool({"explain", dir_ + "/none.pb.gz"}).exit_code, 2);
 }
@@ -232,6 +254,15 @@ TEST_F(ExplainTest, NamesTheRankThatDiffers) {
   EXPECT_EQ(answer["source_count"], 8);
   EXPECT_THAT(Codes(answer), ElementsAre("RANK_OUTLIER"));
   EXPECT_THAT(answer["findings"][0]["sentence"].get<std::string>(), HasSubstr("rank 5 has 8.79 KiB"));
+  std::string next = "hbmprof diff --ranks";
+  for (const std::string& path : paths) next += " " + path;
+  EXPECT_EQ(answer["findings"][0]["next"], next);
+  std::vector<std::string> ignored = paths;
+  ignored.insert(ignored.end(), {"--ignore", "Load"});
+  EXPECT_THAT(Codes(Explain(ignored)), IsEmpty());
+  const CommandResult with_input = RunTool({"explain", paths[0], "-"});
+  EXPECT_EQ(with_input.exit_code, 2);
+  EXPECT_THAT(with_input.err, HasSubstr("standard input cannot be one of several sources"));
 }
 
 TEST_F(ExplainTest, JudgesARecording) {

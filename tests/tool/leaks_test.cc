@@ -482,6 +482,10 @@ TEST(Leaks, JudgesTypicalCourses) {
   EXPECT_THAT(few, Not(HasSubstr("LEAK")));
   EXPECT_THAT(few, Not(HasSubstr("although they grew")));
   EXPECT_THAT(RunTool(With({"leaks", "--all"}, arguments)).out, HasSubstr("last grew at dump 2 of 12"));
+  EXPECT_THAT(RunTool(With({"leaks", "--all", "-n", "1"}, arguments)).out, HasSubstr("and 2 more (-n 0 shows all)\n"));
+  const nlohmann::json all = ToolJson(With({"leaks", "--all"}, arguments));
+  EXPECT_EQ(all["others"].size(), 2u) << all.dump(1);
+  EXPECT_EQ(SchemaProblem(nlohmann::json::parse(std::ifstream(HBMPROF_SCHEMAS "/leaks.json")), all), "");
 }
 
 // The list of JAX's manual: twelve dumps, and what it adds in each has a label value of its own.
@@ -528,6 +532,10 @@ TEST(Leaks, CountsGrowthOfAllOtherSites) {
   const CommandResult failed = RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps));
   EXPECT_EQ(failed.exit_code, 1);
   EXPECT_THAT(failed.out, HasSubstr("1. LEAK  all other call stacks together leaks "));
+  // The last sites are perhaps leaks. Their growth is a part of that leak.
+  const nlohmann::json sure = ToolJson(With({"leaks"}, dumps));
+  EXPECT_EQ(sure["findings"].back()["code"], "GROWS");
+  EXPECT_EQ(ToolJson(With({"leaks", "--fail-on-perhaps"}, dumps))["leaked"], sure["leaked"]);
 }
 
 TEST(Leaks, SaysWhenTheLimitIsReached) {

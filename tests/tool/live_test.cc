@@ -502,8 +502,9 @@ TEST_F(LiveLeaksTest, OptionsOfAProcessAreNotForFiles) {
 // Answers the requests of one command as a process with a control channel does.
 class Channel {
  public:
-  // The profiles in the order of the requests. An empty one is answered with an error.
-  Channel(const std::string& sockets, std::vector<std::string> profiles) : profiles_(std::move(profiles)) {
+  // The profiles in the order of the requests. An empty one is answered with an error. `stats`: the answer to that.
+  Channel(const std::string& sockets, std::vector<std::string> profiles, std::string stats = "")
+      : profiles_(std::move(profiles)), stats_(std::move(stats)) {
     EXPECT_EQ(mkdir(sockets.c_str(), 0700), 0);
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -527,8 +528,10 @@ class Channel {
     char bytes[100];
     const ssize_t size = read(fd, bytes, sizeof(bytes));
     if (size <= 0) return;
-    std::string body = "pid 4242\nname broken\n";
-    if (std::string(bytes, static_cast<size_t>(size)) == "profile\n") body = profiles_.at(next_++);
+    const std::string request(bytes, static_cast<size_t>(size));
+    std::string body = "pid 4242\nname broken\nseconds 63\n";
+    if (request == "profile\n") body = profiles_.at(next_++);
+    if (request == "stats\n") body = stats_;
     const std::string kind = body.empty() ? "error " : "ok ";
     if (body.empty()) body = "no memory";
     const std::string answer = kind + std::to_string(body.size()) + "\n" + body;
@@ -536,6 +539,7 @@ class Channel {
   }
 
   const std::vector<std::string> profiles_;
+  const std::string stats_;
   size_t next_ = 0;
   const int fd_ = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   std::thread thread_;
@@ -562,6 +566,55 @@ TEST_F(LiveLeaksTest, FailedDumpsDoNotEndTheSeries) {
   const nlohmann::json json = nlohmann::json::parse(leaks.out);
   EXPECT_EQ(json["source"]["profiles"], 4);
   EXPECT_EQ(json["findings"][0]["bytes"], 5000);
+}
+
+// A process that another program made says anything.
+TEST_F(LiveLeaksTest, ExplainNeedsNoStatsOfAProcess) {
+  ProfileMaker maker;
+  maker.Comment("hbmprof version=1 pid=4242 uptime=63");
+  maker.Comment("device GPU:0 space=device in_use=1000 peak=1000 limit=100000 driver_in_use=61000 unaccounted=60000");
+  hbmprof::pprof::Ages& ages = *maker.Sample({maker.Frame("f")}, {1, 1000}, {{"device", "GPU:0"}}).mutable_ages();
+  ages.add_born_bytes(1000);
+  ages.add_born_counts(1);
+  const std::string device = R"({"devices":[{"name":"GPU:0","processes":[{"is_this":)";
+  for (const std::string& stats : {std::string(), std::string("[]"), std::string("{"), std::string(R"({"devices":1})"),
+                                   device + "1}]}]}", device + R"(false,"bytes":20000}]}]})"}) {
+    const std::string sockets = ScratchDir() + "/sockets";
+    const Channel channel(sockets, {maker.Bytes()}, stats);
+    const CommandResult explain = RunTool({"explain", "broken", "--json"}, {"HBMPROF_SOCKET_DIR=" + sockets});
+    const nlohmann::json json = nlohmann::json::parse(explain.out, nullptr, false);
+    ASSERT_TRUE(json.is_object()) << stats << explain.err;
+    const bool has_others = stats.find("20000") != std::string::npos;
+    ASSERT_EQ(json["findings"].size(), has_others ? 2u : 1u) << explain.out;
+    EXPECT_EQ(json["findings"][0]["code"], "NOT_RECORDED");
+    EXPECT_EQ(json["findings"][0]["bytes"], has_others ? 40000 : 60000);
+    EXPECT_EQ(json["findings"][0]["evidence"],
+              has_others ? "the driver's number minus what is recorded and 19.53 KiB of other processes"
+                         : "the driver's number minus what is recorded");
+  }
+  const std::string sockets = ScratchDir() + "/sockets";
+  const Channel channel(sockets, {});
+  const nlohmann::json ps =
+      nlohmann::json::parse(RunTool({"ps", "--json"}, {"HBMPROF_SOCKET_DIR=" + sockets}).out, nullptr, false);
+  ASSERT_EQ(ps["processes"].size(), 1u) << ps;
+  EXPECT_EQ(SchemaProblem(nlohmann::json::parse(std::ifstream(HBMPROF_SCHEMAS "/ps.json")), ps), "");
+}
+
+TEST_F(LiveLeaksTest, ProcessThatDoesNotAnswerIsNamed) {
+  ASSERT_EQ(mkdir(sockets_.c_str(), 0700), 0);
+  const std::string path = sockets_ + "/hbmprof.9999999.sock";
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+  ASSERT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  ASSERT_EQ(listen(fd, 10), 0);
+  for (const std::string& name : {std::string("no_such_process"), std::to_string(getpid())}) {
+    const CommandResult top = RunTool({"top", name}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+    EXPECT_EQ(top.exit_code, 2);
+    EXPECT_THAT(top.err, HasSubstr("it may be one that does not answer: " + path));
+  }
+  close(fd);
 }
 
 TEST_F(LiveLeaksTest, FailureOfTheFirstDumpIsAnError) {

@@ -66,7 +66,7 @@ TEST(Lives, ThreeDumpsWithAges) {
   EXPECT_GE(shares.leaks.AnyShare(), 0.95);
   EXPECT_LE(shares.others.SureShare(), 0.015);
   EXPECT_EQ(shares.replaced.SureShare(), 0);
-  EXPECT_GE(shares.replaced.AnyShare(), 0.5) << "the totals are the second witness";
+  EXPECT_GE(shares.replaced.AnyShare(), 0.5) << "the totals are judged in addition";
 }
 
 TEST(Lives, LateDumpsWithAges) {

@@ -1,4 +1,4 @@
-// top, diff and peek against the real pprof: the same rows, the same values to the byte.
+// top, diff and top --callers against the real pprof: the same rows, the same values to the byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -77,6 +77,7 @@ absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& te
   EraseIf(rows, [&](const Sums::Row& row) { return !RE2::PartialMatch(row.name, *expression); });
   if (rows.empty()) return NotFound(options.files[0], ": no function matches '", text, "'");
   std::map<uint32_t, Neighbours> neighbours = NeighboursOf(sums, rows);
+  const int exit_code = IsOff(query.profiles) ? kFinding : kSuccess;
   if (options.json) {
     RowFields<Sums::Row> columns = {ValueField(query, "flat", [](const Sums::Row& row) { return row.flat[1]; }),
                                     ValueField(query, "cum", [](const Sums::Row& row) { return row.cum[1]; })};
@@ -90,13 +91,13 @@ absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& te
     Json json = HeadJson(query, 0, sums.total()[1]);
     AddRows("rows", rows, columns, options.rows, json);
     Print(ToText(json));
-    return kSuccess;
+    return exit_code;
   }
   const size_t shown = ShownOf(options.rows, rows.size());
   std::string tables = FreedLine(query);
   for (size_t i = 0; i < shown; ++i) tables += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   PrintVisible(tables + MoreRows(shown, rows.size()));
-  return kSuccess;
+  return exit_code;
 }
 
 }  // namespace hbmprof::tool

@@ -34,11 +34,9 @@ absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::
 
 // What `hbmprof diff --ranks` compares, and how it shows it.
 struct RanksOptions : ViewOptions {
-  RanksOptions() : ViewOptions(true) { is_part = true; }
-
   std::vector<std::string> files;
   std::string type;
-  size_t rows = 20;
+  size_t rows = 0;
   size_t frames = 4;
   bool exact = false;
   bool json = false;

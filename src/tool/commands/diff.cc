@@ -107,6 +107,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
   const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > limit;
+  const int exit_code = failed || IsOff(query.profiles) ? kFinding : kSuccess;
   if (options.json) {
     Json json = HeadJson(query, 1, total);
     json["base"] = options.base;
@@ -116,7 +117,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
     json["failed"] = failed;
     ShowRows(options, query, sums, total, &json);
     Print(ToText(json));
-    return failed ? kFinding : kSuccess;
+    return exit_code;
   }
   PrintHead(options, query, sums);
   ShowRows(options, query, sums, total, nullptr);
@@ -124,7 +125,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
     PrintVisible(
         "\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(query.Text(limit))), Tone::kGrowth) + "\n");
   }
-  return failed ? kFinding : kSuccess;
+  return exit_code;
 }
 
 }  // namespace

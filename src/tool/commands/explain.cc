@@ -3,7 +3,6 @@
 
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/recording/stacks.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/source/profile_source.h"
 
@@ -36,19 +35,30 @@ absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject s
   return absl::OkStatus();
 }
 
+// Returns the bytes of other processes on each device, as `process` knows them. Empty if its answer has another form:
+// processes of earlier versions do not know this request.
+std::map<std::string, int64_t> OthersOf(const LiveProcess& process) {
+  std::map<std::string, int64_t> others;
+  try {
+    const Json stats = Json::parse(QueryProcess(process.socket, "stats").value_or("{}"));
+    for (const Json& device : stats.value("devices", Json::array())) {
+      for (const Json& other : device.value("processes", Json::array())) {
+        int64_t& bytes = others[device.value("name", "")];
+        if (!other.value("is_this", true)) AddTo(bytes, other.value("bytes", int64_t{0}));
+      }
+    }
+    return others;
+  } catch (const Json::exception&) {
+    return {};
+  }
+}
+
 absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& process, Answers& answers) {
   Subject subject;
   subject.name = Cat(process.name, " (", process.id, ")");
   subject.sources = SourcesText({process.id});
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile"));
-  // Processes of earlier versions do not know this request.
-  const Json stats = Json::parse(QueryProcess(process.socket, "stats").value_or(""), nullptr, false);
-  for (const Json& device : stats.value("devices", Json::array())) {
-    for (const Json& other : device.value("processes", Json::array())) {
-      int64_t& bytes = subject.others[device.value("name", "")];
-      if (!other.value("is_this", true)) AddTo(bytes, other.value("bytes", int64_t{0}));
-    }
-  }
+  subject.others = OthersOf(process);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{subject.name, std::move(profile)}}));
   return Judge(options, std::move(profiles), std::move(subject), answers);
 }
@@ -56,7 +66,6 @@ absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& proc
 absl::Status JudgeRecording(const ExplainOptions& options, const std::string& path, Answers& answers) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates));
   Subject subject = {path, SourcesText({path})};
-  subject.problems = GapsOf(*recorded->reader);
   int64_t failed = 0;
   RecordedEvent last;
   RecordingCursor cursor(*recorded->reader);
@@ -76,6 +85,9 @@ absl::Status JudgeRecording(const ExplainOptions& options, const std::string& pa
 }
 
 absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::string>& files, Answers& answers) {
+  if (files.size() > 1 && absl::c_linear_search(files, "-")) {
+    return InvalidArgument("-: standard input cannot be one of several sources; write it to a file");
+  }
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files));
   std::map<std::string, std::vector<std::string>> of_process;
   for (const ProfileSet::File& file : profiles.files()) of_process[ProcessIn(file)].push_back(file.path);
@@ -87,6 +99,9 @@ absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::st
     ASSIGN_OR_RETURN(ProfileSet of_one, ReadProfiles(paths));
     RETURN_IF_ERROR(Judge(options, std::move(of_one), {paths.back(), SourcesText(paths)}, answers));
   }
+  ViewOptions view = options;
+  view.is_part = true;  // the warnings were printed above
+  RETURN_IF_ERROR(ApplyView("explain", view, profiles));
   ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, "", ""));
   if (std::optional<Finding> outlier = OutlierOf(profiles, judged.type, SourcesText(files)); outlier.has_value()) {
     answers.findings.push_back(*std::move(outlier));
@@ -142,6 +157,9 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const Answers answers, JudgeAll(options));
   const std::vector<Finding> findings = AllFindings(answers);
   const size_t shown = options.rows == 0 ? findings.size() : std::min(options.rows, findings.size());
+  const bool is_judged =
+      answers.problems.empty() &&
+      absl::c_all_of(answers.programs, [](const Findings& program) { return program.not_judged.empty(); });
   const size_t sources = options.rows == 0 ? answers.programs.size() : std::min(kShownSources, answers.programs.size());
   if (options.json) {
     Json json = {{"version", kJsonVersion}};
@@ -157,7 +175,7 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (size_t i = 0; i < sources; ++i) PrintVisible(HeadText(answers.programs[i]));
     if (sources < answers.programs.size()) Print(Cat("and ", answers.programs.size() - sources, " more\n"));
     for (size_t i = 0; i < shown; ++i) PrintVisible(FindingText(findings[i], i + 1));
-    if (findings.empty()) Print("nothing is wrong, as far as the data show\n");
+    if (findings.empty()) Print(Cat(NoFindingText(is_judged), "\n"));
     if (shown < findings.size()) Print(Cat("and ", findings.size() - shown, " more findings (-n 0 shows all)\n"));
     for (size_t i = 0; i < sources; ++i) {
       PrintVisible(Cat(answers.programs.size() == 1 ? "" : Visible(answers.programs[i].name) + " ",
@@ -166,9 +184,7 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (const std::string& problem : answers.problems) PrintVisible(Cat("no answer: ", Visible(problem), "\n"));
   }
   if (!findings.empty()) return kFinding;
-  const bool is_judged =
-      absl::c_all_of(answers.programs, [](const Findings& program) { return program.not_judged.empty(); });
-  return is_judged && answers.problems.empty() ? kSuccess : kUnusable;
+  return is_judged ? kSuccess : kUnusable;
 }
 
 }  // namespace
@@ -180,7 +196,8 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
     if (youngest == nullptr || process.seconds < youngest->seconds) youngest = &process;
   }
   if (youngest == nullptr || youngest->seconds >= kAgeSeconds) return;
-  const int64_t seconds = kAgeSeconds - youngest->seconds;
+  // The process says how old it is, so this can be any number.
+  const int64_t seconds = kAgeSeconds - std::max<int64_t>(0, youngest->seconds);
   PrintError(command, Cat(youngest->name, " (", youngest->id, ") has run for ", youngest->seconds, " s: waits ",
                           seconds, " s, until the ages of its buffers are known"));
   sleep(static_cast<unsigned>(seconds));

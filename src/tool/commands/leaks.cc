@@ -90,11 +90,14 @@ void PrintText(const LeaksOptions& options, const Result& result) {
   if (shown < result.growing.size()) Print(Cat("and ", result.growing.size() - shown, " more (-n 0 shows all)\n"));
   if (options.all && !result.others.empty()) {
     Table table("lrll");
-    for (const SiteGrowth* site : result.others) {
-      if (options.rows != 0 && shown++ == options.rows) break;
-      table.Add({" ", FormatValue(site->values.back(), result.unit), NameOf(result.profiles, *site), site->why});
+    const size_t others =
+        options.rows == 0 ? result.others.size() : std::min(options.rows - shown, result.others.size());
+    for (size_t i = 0; i < others; ++i) {
+      const SiteGrowth& site = *result.others[i];
+      table.Add({" ", FormatValue(site.values.back(), result.unit), NameOf(result.profiles, site), site.why});
     }
     PrintVisible("no leaks, although they grew:\n" + table.Text());
+    if (others < result.others.size()) Print(Cat("and ", result.others.size() - others, " more (-n 0 shows all)\n"));
   }
   PrintVisible(TrustText(result.found));
   if (!options.fail_over.empty() && result.failed) {
@@ -145,23 +148,28 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
+  Subject subject;
+  subject.problems = ContradictionsOf(profiles);
   RETURN_IF_ERROR(ApplyView("leaks", options, profiles));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, options.type, options.per));
   const std::string unit = profiles.types()[judged.type].unit;
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, unit));
   RETURN_IF_ERROR(CheckLabels(profiles, options.by));
-  const std::string name =
+  subject.name =
       Cat(options.files.back(), options.files.size() == 1 ? "" : Cat(" and ", options.files.size() - 1, " more"));
-  const Findings found =
-      FindingsOf(profiles, judged.series, judged.type, {name, SourcesText(options.files), judged.counter}, options.by);
+  subject.sources = SourcesText(options.files);
+  subject.counter = judged.counter;
+  const Findings found = FindingsOf(profiles, judged.series, judged.type, subject, options.by);
   if (!found.not_judged.empty()) return InvalidArgument(found.not_judged);
 
   Result result = {profiles, found, unit, {}, {}};
+  // A leak of all other call stacks together includes those that are perhaps leaks.
+  const bool counts_perhaps = options.fail_on_perhaps && found.rest.verdict != Verdict::kLeak;
   for (const Finding& finding : found.findings) {
     if (!finding.is_growth()) continue;
     result.growing.push_back(finding);
-    if (finding.code == FindingCode::kLeak || options.fail_on_perhaps) AddTo(result.leaked, finding.growth);
+    if (finding.code == FindingCode::kLeak || counts_perhaps) AddTo(result.leaked, finding.growth);
   }
   for (const SiteGrowth& site : found.sites) {
     if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) result.others.push_back(&site);

@@ -169,7 +169,11 @@ absl::StatusOr<int> PrintReference(const App& tool, const std::vector<std::strin
     return kSuccess;
   }
   ASSIGN_OR_RETURN(const std::string frame, ReadFile(words[1]));
-  Print(absl::StrReplaceAll(frame, {{"\n@COMMANDS@\n", "\n" + text}}));
+  constexpr char kPlace[] = "\n@COMMANDS@\n";
+  if (frame.find(kPlace) == std::string::npos) {
+    return InvalidArgument(words[1], ": has no line @COMMANDS@, which the text replaces");
+  }
+  Print(absl::StrReplaceAll(frame, {{kPlace, "\n" + text}}));
   return kSuccess;
 }
 

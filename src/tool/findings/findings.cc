@@ -13,6 +13,7 @@ constexpr int64_t kIdlePercent = 10;         // idle memory, of the pools
 constexpr int64_t kRelevantPercent = 5;      // of the device's limit: less memory than this is no finding
 constexpr int64_t kFragmentedPercent = 50;   // of the free memory that is outside of the largest free block
 constexpr double kSoonSeconds = 4 * 3600.0;  // until the limit is reached
+constexpr double kMostSeconds = 1000 * 365 * 86400.0;  // until the limit is reached: a longer time is not shown
 constexpr int64_t kOutlierPercent = 10;      // of a rank's memory: a smaller distance is no finding
 
 using Device = ProfileInfo::Device;
@@ -238,6 +239,10 @@ class Finder {
       finding.unknown.emplace_back("seconds_to_limit", "the growth per second is not known");
     } else {
       finding.seconds_to_limit = std::max(0.0, static_cast<double>(*left) / *finding.per_second);
+      if (*finding.seconds_to_limit >= kMostSeconds) {
+        finding.seconds_to_limit.reset();
+        finding.unknown.emplace_back("seconds_to_limit", "it is more than 1,000 years");
+      }
     }
   }
 
@@ -392,9 +397,12 @@ class Finder {
         AddState(FindingCode::kNotRecorded, device.name, rest, all_processes ? Sure::kMedium : Sure::kHigh);
     finding.sentence = Cat(Bytes(rest), " of ", device.name, " are in use outside of recorded calls",
                            all_processes ? ", by this process or by others" : "");
-    finding.evidence = baseline > 0 ? Cat("the driver's number minus what is recorded and ", Bytes(baseline),
-                                          " of contexts and code at the start")
-                                    : "the driver's number minus what is recorded";
+    finding.evidence = "the driver's number minus what is recorded";
+    if (of_others > baseline) {
+      finding.evidence += Cat(" and ", Bytes(of_others), " of other processes");
+    } else if (baseline > 0) {
+      finding.evidence += Cat(" and ", Bytes(baseline), " of contexts and code at the start");
+    }
     finding.action = "see which libraries allocate without a recorded call; start the program with hbmprof run";
     finding.next = Command("top --by library");
   }
@@ -456,7 +464,7 @@ class Finder {
     Finding& finding = AddEvent(FindingCode::kIncomplete, "", "what is missing has no size");
     finding.sentence = Cat("the data are not complete: ", problems[0],
                            problems.size() == 1 ? "" : Cat(" (and ", problems.size() - 1, " more)"));
-    finding.evidence = "the profile or recording says so";
+    finding.evidence = "the data say so, or contradict themselves";
     finding.action = "the other findings hold for what was recorded; repair the cause, and record again";
     finding.next = Command("explain --json");
   }
@@ -487,7 +495,8 @@ class Finder {
     }
     const auto most = absl::c_max_element(functions, [](const auto& a, const auto& b) { return a.second < b.second; });
     if (most == functions.end() || most->second <= 0 || unit_ != "bytes") {
-      finding.unknown.emplace_back("bytes", "no recorded memory is in use");
+      finding.unknown.emplace_back(
+          "bytes", unit_ == "bytes" ? "no recorded memory is in use" : "the sample type does not count bytes");
       return;
     }
     std::tie(finding.function, finding.position) = most->first;
@@ -612,16 +621,16 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
 }
 
 std::string SourcesText(const std::vector<std::string>& sources) {
-  constexpr size_t kShown = 3;
+  constexpr size_t kMost = 1000;
   std::string text;
-  for (size_t i = 0; i < sources.size() && i < kShown; ++i) {
+  for (size_t i = 0; i < sources.size() && text.size() <= kMost; ++i) {
     const bool is_plain =
         sources[i].find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") ==
         std::string::npos;
     text += Cat(i == 0 ? "" : " ",
                 is_plain ? sources[i] : Cat("'", absl::StrReplaceAll(sources[i], {{"'", "'\\''"}}), "'"));
   }
-  return sources.size() > kShown ? text + " ..." : text;
+  return text.size() > kMost ? "SOURCE..." : text;
 }
 
 }  // namespace hbmprof::tool

@@ -113,7 +113,7 @@ Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t
 // of several ranks.
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
-// Returns the sources as a part of a command line: the first ones, quoted for a shell.
+// Returns the sources as a part of a command line, quoted for a shell; "SOURCE..." if that has more than 1,000 bytes.
 std::string SourcesText(const std::vector<std::string>& sources);
 
 // Sorts findings in the order in which they are shown.
@@ -126,6 +126,8 @@ Json SourceJson(const Findings& findings);
 std::string FindingText(const Finding& finding, size_t number);
 std::string HeadText(const Findings& findings);
 std::string TrustText(const Findings& findings);
+// The sentence if there is no finding, without a full stop. `is_judged`: whether all could be judged.
+const char* NoFindingText(bool is_judged);
 
 }  // namespace hbmprof::tool
 

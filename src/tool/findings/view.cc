@@ -1,8 +1,20 @@
 // The renderings of findings.
 #include "src/tool/findings/findings.h"
+
+#include <cmath>
+
 #include "src/tool/profile/series.h"
 
 namespace hbmprof::tool {
+namespace {
+
+// Returns the nearest whole number; null without a value and for one that an int64 cannot hold.
+Json WholeJson(const std::optional<double>& value) {
+  constexpr double kBound = 9e18;
+  return value.has_value() && std::fabs(*value) < kBound ? Json(std::llround(*value)) : Json();
+}
+
+}  // namespace
 
 Json FindingJson(const Finding& finding, size_t number) {
   Json json = {{"code", FindingName(finding.code)}, {"rank", number}, {"sure", SureName(finding.sure)}};
@@ -17,17 +29,19 @@ Json FindingJson(const Finding& finding, size_t number) {
   if (!finding.labels.empty()) {
     json["labels"] = ObjectOf({finding.labels.begin(), finding.labels.end()});
   }
-  const auto number_of = [&json](const char* key, const auto& value) {
-    json[key] = value.has_value() ? Json(static_cast<int64_t>(*value)) : Json();
+  std::vector<std::pair<std::string, std::string>> reasons = finding.unknown;
+  const auto number_of = [&](const char* key, const std::optional<double>& value) {
+    json[key] = WholeJson(value);
+    if (value.has_value() && json[key].is_null()) reasons.emplace_back(key, "it is too large");
   };
-  number_of("bytes", finding.bytes);
+  json["bytes"] = finding.bytes.has_value() ? Json(*finding.bytes) : Json();
   number_of("per_second", finding.per_second);
   number_of("per_count", finding.per_count);
   if (finding.per_count.has_value()) json["counter"] = finding.counter;
   number_of("seconds_to_limit", finding.seconds_to_limit);
   // Reasons that are equal are written once.
   std::vector<std::pair<std::string, Json>> unknown;
-  for (const auto& [name, why] : finding.unknown) {
+  for (const auto& [name, why] : reasons) {
     const auto same = absl::c_find_if(unknown, [&why = why](const auto& entry) { return entry.second == why; });
     if (same == unknown.end()) {
       unknown.emplace_back(name, why);
@@ -45,7 +59,7 @@ Json FindingJson(const Finding& finding, size_t number) {
 
 Json SourceJson(const Findings& findings) {
   Json json = {{"name", findings.name}};
-  json["seconds"] = findings.seconds.has_value() ? Json(static_cast<int64_t>(*findings.seconds)) : Json();
+  json["seconds"] = WholeJson(findings.seconds);
   json["profiles"] = findings.dumps;
   Json& memories = json["memories"] = Json::array();
   for (const MemoryUse& memory : findings.memories) {
@@ -92,6 +106,10 @@ std::string HeadText(const Findings& findings) {
     }
   }
   return text + (findings.memories.empty() ? " no memory was recorded\n" : "\n");
+}
+
+const char* NoFindingText(bool is_judged) {
+  return is_judged ? "nothing is wrong, as far as the data show" : "no finding, but not all could be judged";
 }
 
 std::string TrustText(const Findings& findings) {

@@ -79,7 +79,7 @@ class SiteJudge {
     return table;
   }
 
-  // Replaces the verdict on the course, which is the second witness, by that on the ages.
+  // Replaces the verdict on the totals by that on the ages. If only the totals grow steadily, it is "perhaps".
   void JudgeAges(bool has_course, bool is_steady, SiteGrowth& site) const {
     using Finding = LifeJudgement::Finding;
     const LifeTable table = TableOf(site);
@@ -103,14 +103,13 @@ class SiteJudge {
     }
     if (life.finding < Finding::kStopped) {
       site.per_second = life.per_second;
-      site.oldest = now_ - life.oldest;
-      site.newest = now_ - life.newest;
       site.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;
       site.sure = !is_leak ? Sure::kLow : is_steady ? Sure::kHigh : life.times >= 9 ? Sure::kMedium : Sure::kLow;
-      const bool until_now = site.newest <= life.settled + 2 * table.class_seconds;
+      const double newest = now_ - life.newest;
+      const bool until_now = newest <= life.settled + 2 * table.class_seconds;
       const std::string kept =
-          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(site.oldest),
-              " ago until ", until_now ? "now" : FormatDuration(site.newest) + " ago", " were never freed");
+          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(now_ - life.oldest),
+              " ago until ", until_now ? "now" : FormatDuration(newest) + " ago", " were never freed");
       site.why = is_leak                             ? Cat(kept, "; ", freed)
                  : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
                  : life.finding == Finding::kBatch
@@ -158,7 +157,7 @@ class SiteJudge {
                  " of what the second third added");
     }
     return dumps_.size() < kEnoughDumps
-               ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache ", "that fills, ",
+               ? Cat(grew, "; ", dumps_.size(), " dumps cannot distinguish a leak from a cache that fills, ",
                      kEnoughDumps, " can")
                : grew + "; the growth is uneven";
   }

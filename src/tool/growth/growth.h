@@ -22,9 +22,6 @@ struct SiteGrowth {
   int64_t growth = 0;
   std::optional<double> per_second;
   std::optional<double> per_count;
-  // Of buffers that were kept, found by their ages; otherwise 0. Seconds before the last dump.
-  double oldest = 0;
-  double newest = 0;
   Ages ages;          // at the last judged dump; empty if unknown
   int64_t freed = 0;  // buffers until then
 

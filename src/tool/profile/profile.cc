@@ -590,7 +590,7 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
       if (sum <= kMaxBytes) continue;
       return ResourceExhausted(file.path, ": its stacks, written out, are more than ",
                                Bytes(static_cast<int64_t>(kMaxBytes)),
-                               ", which is the limit; top, diff and peek need not write them out");
+                               ", which is the limit; top and diff need not write them out");
     }
   }
   return absl::OkStatus();

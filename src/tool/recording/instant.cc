@@ -5,6 +5,7 @@
 #include "absl/time/time.h"
 #include "hbmprof/pprof.h"
 #include "src/tool/recording/site_totals.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -154,10 +155,7 @@ RecordingState StateAt(RecordingReader& recording, const RecordedInstant& instan
 
 absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const RecordedInstant& instant) {
   Snapshot snapshot = StateAt(recording, instant).ToSnapshot(instant.time, SampleAt(recording, instant.time));
-  const std::vector<LostEvents>& lost = recording.lost();
-  if (absl::c_any_of(lost, [&](const LostEvents& one) { return one.from < instant.time; })) {
-    snapshot.warnings.push_back("The recording lacks events before this instant, so the values are not exact.");
-  }
+  AddGaps(recording, snapshot);
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(recording.tables());
   return SerializePprof(snapshot, names.get());
 }

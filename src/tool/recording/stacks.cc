@@ -120,6 +120,10 @@ std::vector<std::string> GapsOf(const RecordingReader& recording) {
   return gaps;
 }
 
+void AddGaps(const RecordingReader& recording, Snapshot& snapshot) {
+  for (std::string& gap : GapsOf(recording)) snapshot.warnings.push_back(std::move(gap));
+}
+
 void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording) {
   for (const std::string& gap : GapsOf(recording)) PrintError(command, Cat(path, ": ", gap));
 }

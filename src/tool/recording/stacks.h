@@ -58,6 +58,8 @@ absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std
 // Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
 // of the buffers that were live at its start is incomplete.
 std::vector<std::string> GapsOf(const RecordingReader& recording);
+// Adds each of them to the warnings of a profile. Some damage is found only while the events are read.
+void AddGaps(const RecordingReader& recording, Snapshot& snapshot);
 // Prints each of them as a warning to stderr.
 void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording);
 

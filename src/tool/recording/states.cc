@@ -37,6 +37,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     std::vector<uint32_t> sites;
     Snapshot snapshot = state.ToSnapshot(time, SampleAt(recording, time), &sites);
     AddSiteLabels(sites, snapshot);
+    AddGaps(recording, snapshot);
     ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
     const double seconds = static_cast<double>(time - tables.start_time) / 1e9;
     states.push_back({name + (states.size() + 1 == count ? "" : absl::StrFormat("@%.3fs", seconds)), std::move(bytes)});

@@ -248,8 +248,8 @@ Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t typ
     Json entry = {{"verdict", VerdictName(site.verdict)},
                   {"why", site.why},
                   {"growth", Shown(site.growth)},
-                  {"per_second", site.per_second.value_or(0)},
-                  {"per_count", site.per_count.value_or(0)},
+                  {"per_second", site.per_second.has_value() ? Json(*site.per_second) : Json()},
+                  {"per_count", site.per_count.has_value() ? Json(*site.per_count) : Json()},
                   {"values", site.values}};
     if (series.has_ages) entry["births"] = BirthsOf(site, classes);
     entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
@@ -395,14 +395,16 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   data["label_sets"] = labels.ToJson();
   data["tree"] = tree.TreeJson();
   if (options.own) AttributeToOwnCode(libraries, profiles);
-  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText({now.path}), counter});
+  std::vector<std::string> sources;
+  for (const size_t f : shown) sources.push_back(profiles.files()[f].path);
+  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText(sources), counter});
   if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, counter, found.sites);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
   Json& findings = data["findings"] = Json::array();
   for (const Finding& finding : found.findings) {
     if (!finding.is_minor) findings.push_back(FindingJson(finding, findings.size() + 1));
   }
-  data["trust"] = TrustText(found);
+  data["trust"] = Cat(findings.empty() ? Cat(NoFindingText(found.not_judged.empty()), ". ") : "", TrustText(found));
   return PageOf(data);
 }
 

@@ -507,7 +507,7 @@ function drawGrowth() {
   // Each table needs its own header elements.
   const head = () => [th(null, ""), ...(hasCourse ? [th(null, "course")] : []), ...(hasBirths ? [th(null, "births")] : []), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
                       ...(data.growth.has_time ? [th("number", "per second")] : []), th(null, "where")];
-  const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) ? change(value, data.growth.unit) : "");
+  const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) && value !== null ? change(value, data.growth.unit) : "");
   const row = site => {
     const cells = [td(null, element("span", {class: "tag " + site.verdict.split(" ")[0]}, site.verdict)),
                    ...(hasCourse ? [td(null, course(site.values, site.verdict))] : []),
@@ -915,7 +915,7 @@ fill($("verdict"), [element("p", {}, data.verdict),
   ...data.findings.map(finding => element("details", {},
     element("summary", {}, element("span", {class: "tag " + finding.code.toLowerCase()}, finding.code), " " + finding.sentence),
     element("p", {}, `${finding.evidence} (sure: ${finding.sure}). What to do: ${finding.action}.`), element("code", {}, finding.next))),
-  element("p", {class: "muted"}, (data.findings.length ? "" : "Nothing is wrong, as far as the data show. ") + data.trust)]);
+  element("p", {class: "muted"}, data.trust)]);
 readPattern();
 drawDevices();
 startTimeline();

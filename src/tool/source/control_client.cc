@@ -245,11 +245,11 @@ std::vector<int64_t> RunningProcesses(const std::string& pid_or_name) {
   }
   std::vector<int64_t> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator("/proc", error)) {
-    std::ifstream file(entry.path() / "comm");
+  for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
+    std::ifstream file(entry->path() / "comm");
     std::string name;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid) || !std::getline(file, name)) continue;
-    if (name == pid_or_name.substr(0, 15)) found.push_back(pid);
+    if (!absl::SimpleAtoi(entry->path().filename().string(), &pid) || !std::getline(file, name)) continue;
+    if (name == pid_or_name.substr(0, 15) && pid != getpid()) found.push_back(pid);
   }
   return found;
 }
@@ -357,7 +357,8 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
     if (info.ok()) return ReadProcess(path, *info);
     if (!absl::IsNotFound(info.status())) return info.status();
   }
-  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, nullptr, kSearchMillis);
+  std::vector<std::string> silent;
+  absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(directory, &silent, kSearchMillis);
   if (absl::IsNotFound(processes.status())) return NotFound(NoProcessText(pid_or_name, directory));
   if (!processes.ok()) return processes.status();
   int64_t pid = -1;
@@ -370,11 +371,13 @@ absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std:
   if (found.size() > 1) {
     return InvalidArgument("several processes are named ", pid_or_name, "; give one of these ids: ", ListOf(found));
   }
+  const std::string no_answer =
+      silent.empty() ? "" : Cat("; it may be one that does not answer: ", absl::StrJoin(silent, "; "));
   if (processes->empty() || !RunningProcesses(pid_or_name).empty()) {
-    return NotFound(NoProcessText(pid_or_name, directory));
+    return NotFound(NoProcessText(pid_or_name, directory), no_answer);
   }
   return NotFound("no process ", pid_or_name, " has a control channel in ", directory,
-                  "; there are: ", ListOf(*processes));
+                  "; there are: ", ListOf(*processes), no_answer);
 }
 
 }  // namespace hbmprof::tool
