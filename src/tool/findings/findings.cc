@@ -285,10 +285,11 @@ class Finder {
     }
     for (const auto& [memory, rates] : by_memory) {
       const Device* const device = DeviceNamed(memory);
-      const std::optional<int64_t> left = device == nullptr ? std::nullopt : Headroom(*device);
       const bool is_leak = rates.leaks > 0;
       const double per_second = is_leak ? rates.leaks : rates.all;
-      if (!left.has_value() || unit_ != "bytes" || per_second <= 0) continue;
+      if (device == nullptr || unit_ != "bytes" || per_second <= 0) continue;
+      const std::optional<int64_t> left = Headroom(*device);
+      if (!left.has_value()) continue;
       const double seconds = std::max(0.0, static_cast<double>(*left) / per_second);
       if (seconds > kSoonSeconds) continue;
       Finding& finding = Add(FindingCode::kFullSoon, memory, rates.sure);
