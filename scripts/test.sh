@@ -10,7 +10,7 @@
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the same under the thread sanitizer; of the command, only what has several threads
-# clang    lets clang check every source, where lock annotations are errors; makes and runs no programs
+# clang    lets clang check every source but the tests, where lock annotations are errors; makes and runs no programs
 # frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
 #             1.2 GB once, and skips if PyPI cannot be reached
 # frameworks-more  the same for PyTorch 2.5, TensorFlow, ONNX Runtime and numba, which is not part of all (2.0 GB)
