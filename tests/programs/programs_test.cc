@@ -29,7 +29,9 @@ CommandResult RunProgram(const std::string& program, std::vector<std::string> ar
   // For builds with sanitizers. A leak checker reports memory of the parent's other threads in a forked child as a
   // leak. The thread sanitizer sleeps for a second at each exit.
   environment.push_back("ASAN_OPTIONS=detect_leaks=0");
-  environment.push_back("TSAN_OPTIONS=atexit_sleep_ms=0");
+  const char* const tsan_options = getenv("TSAN_OPTIONS");
+  environment.push_back(std::string("TSAN_OPTIONS=") + (tsan_options == nullptr ? "" : tsan_options) +
+                        ":atexit_sleep_ms=0");
   return RunCommand(arguments, environment);
 }
 

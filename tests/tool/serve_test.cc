@@ -763,10 +763,10 @@ TEST(HttpServerTest, DisconnectsAClientThatTakesItsAnswerSlowly) {
   size_t taken = 0;
   // Once the server has closed the connection, the rest comes from the buffers of the system.
   for (ssize_t count; (count = recv(fd, bytes.data(), bytes.size(), 0)) > 0; taken += static_cast<size_t>(count)) {
-    if (SecondsSince(start) < 4) usleep(20'000);
+    if (SecondsSince(start) < 10) usleep(20'000);
   }
   EXPECT_LT(taken, size_t{100} << 20) << "all of it takes 20 s";
-  EXPECT_LT(SecondsSince(start), 15);
+  EXPECT_LT(SecondsSince(start), 60) << "the client may take an hour";
   close(fd);
 }
 
