@@ -1,5 +1,3 @@
-#include "src/capture/paths/path_cache.h"
-
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/syscall.h>

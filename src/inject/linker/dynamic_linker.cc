@@ -51,9 +51,9 @@ using DlopenFunction = void*(const char* file, int flags);
 static void FindNextFunctions() {
   // Every C library has this version, so the search does not fail. (An error would take memory from malloc. A preloaded
   // malloc that calls dlsym at its first call, to find that of the C library, would call this file again, without end.)
-  void* const real = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
-  if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
-  auto* const find_next = reinterpret_cast<DlsymFunction*>(real);
+  void* const c_library_dlsym = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
+  if (c_library_dlsym == nullptr) __builtin_trap();  // not possible: every process has a C library
+  auto* const find_next = reinterpret_cast<DlsymFunction*>(c_library_dlsym);
   __atomic_store_n(&hbmprof_c_library_dlsym, find_next, __ATOMIC_RELEASE);
   // Without a version: those of other libraries have none.
   const auto find = [find_next](auto& function, const char* name) {
