@@ -183,10 +183,10 @@ bool was_loaded_late = false;
 // program comes before it.
 bool IsAfterCLibrary() {
   static const char in_this_library = 0;
-  const auto map_of = [](const void* address) {
-    Dl_info info;
-    link_map* map = nullptr;
-    return dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 ? map : nullptr;
+  // Not dladdr, which searches the object's whole table of symbols.
+  const auto map_of = [](const void* address) -> const link_map* {
+    dl_find_object found;
+    return _dl_find_object(const_cast<void*>(address), &found) == 0 ? found.dlfo_link_map : nullptr;
   };
   const link_map* const c_library = map_of(reinterpret_cast<const void*>(&gnu_get_libc_version));
   const link_map* object = map_of(&in_this_library);
