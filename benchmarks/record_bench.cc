@@ -35,7 +35,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
 #include "src/core/generations.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof::benchmarks {

@@ -10,7 +10,8 @@
 
 namespace hbmprof::internal {
 
-// Declare it static and give it no other type than one whose bytes may all be 0. The object ends with its thread.
+// Declare it static and give it no other type than one whose bytes may all be 0. The object ends with its thread. The
+// key is never deleted, because a library that contains this code is never unloaded (capture/paths/path_cache.cc).
 template <typename T>
 class PerThread {
   static_assert(std::is_trivially_destructible_v<T>);

@@ -20,14 +20,10 @@ namespace hbmprof::internal {
 
 // Returns whether the dynamic linker has relocated the object at this address. Before that it still writes to the pages
 // that it makes read-only afterwards. dl_iterate_phdr also visits such an object, which this thread or another one is
-// loading. With a glibc before 2.35 the result is always true.
-inline bool IsRelocated([[maybe_unused]] void** slot) {
-#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 35)
+// loading. With a glibc before 2.35, where _dl_find_object is that of compat/old_glibc.cc, the result is always true.
+inline bool IsRelocated(void** slot) {
   dl_find_object object;
   return _dl_find_object(slot, &object) == 0;
-#else
-  return true;
-#endif
 }
 
 // Two threads that store into one page: the first one must not protect it before the second one has stored.

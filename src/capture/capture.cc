@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "src/capture/given_stack.h"
-#include "src/capture/paths/path_cache.h"
+#include "src/capture/paths/paths.h"
 #include "src/capture/walk.h"
 
 namespace hbmprof::internal {

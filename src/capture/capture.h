@@ -7,7 +7,6 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/options.h"
 #include "src/base/hash.h"
-#include "src/capture/paths/path_cache.h"
 #include "src/capture/paths/paths.h"
 
 namespace hbmprof::internal {

@@ -100,6 +100,7 @@ class ObjectCheck {
     *this = {};
     is_guessed_ = true;
   }
+  bool is_guessed() const { return is_guessed_; }
 
  private:
   static constexpr uint32_t kLoaded = 8;

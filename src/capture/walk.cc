@@ -32,14 +32,13 @@ RuleWalk::Step RuleWalk::Guess(PackedRule rule) {
   uintptr_t pc;
   uintptr_t outer_fp;
   // After a guess, code of an object without a rule may be that of one that is not permanent.
-  if (rule.kind() != FrameRule::kNone || (is_guessed && IsKnownCode(address)) || fp < sp ||
+  if (rule.kind() != FrameRule::kNone || (objects.is_guessed() && IsKnownCode(address)) || fp < sp ||
       !memory.Load(fp, &outer_fp) || !memory.Load(fp + 8, &pc) || !IsReturnFromCall(StripReturnAddress(pc), address)) {
     return Step::kUnknown;
   }
   pc = StripReturnAddress(pc);
   sp = fp + 16;
   sp_is_exact_ = !kHasLinkRegister;
-  is_guessed = true;
   objects.SetGuessed();
   fp = outer_fp;
   address = pc - 1;
@@ -86,7 +85,7 @@ WalkResult WalkByRules(const Caller& caller, uintptr_t* pcs, int max_depth) {
     const PackedRule rule = walk.Rule();
     RuleWalk::Step step = walk.StepOut(rule, &recorder);
     if (step == RuleWalk::Step::kUnknown) step = walk.Guess(rule);
-    const bool is_guessed = walk.is_guessed;
+    const bool is_guessed = walk.objects.is_guessed();
     if (step == RuleWalk::Step::kUnknown) return {depth, WalkEnd::kUnknown, hash.value(), is_guessed};
     if (step == RuleWalk::Step::kOutermost) return {depth, WalkEnd::kOutermost, hash.value(), is_guessed};
     if (depth == max_depth) return {depth, WalkEnd::kDepth, hash.value(), is_guessed};

@@ -106,9 +106,6 @@ class RuleWalk {
   uintptr_t fp;
   uintptr_t address;  // inside the call or the interrupted instruction; a stack stores this plus 1
 
-  // Whether a frame was found by Guess.
-  bool is_guessed = false;
-
  private:
   // Computes the frame's exact sp from fp, if fp is the address of the frame record of this function. Returns false if
   // it is not, or if the return address in the record does not follow a call. REQUIRES: sp is only a lower limit.

@@ -134,7 +134,7 @@ DeviceProbe ProbeTable::Ask(int device) const {
   }
 }
 
-void ProbeTable::DropAll() {
+void ProbeTable::RemoveAll() {
   for (Slot& slot : slots_) new (&slot) Slot;
   set_.store(0, std::memory_order_relaxed);
 }

@@ -57,7 +57,7 @@ class ProbeTable {
   }
   // In a forked child: removes all probes, since device handles do not survive the fork. Their objects are not
   // destroyed, because their destructors could use the device.
-  void DropAll();
+  void RemoveAll();
 
  private:
   // A call in progress is one of its owners.

@@ -1,14 +1,20 @@
-// Profiler: passes calls to ProfilerImpl, or to the injected library's profiler (injected.h).
-
+// Profiler, and the functions of ProfilerImpl that record an event: it goes from here to the site finder and to Pools.
+// All other functions of ProfilerImpl are in profiler_impl.cc, and snapshots in snapshot_builder.cc. A profiler that
+// has joined that of the injected library passes its calls on (injected.h).
 #include "hbmprof/profiler.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
 
 #include "absl/base/attributes.h"
-#include "src/core/joined/injected.h"
+#include "src/base/fork.h"
+#include "src/base/saturating.h"
+#include "src/base/thread_state.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
+#include "src/core/tables/tags.h"
 
 namespace hbmprof {
 
@@ -67,6 +73,175 @@ void Profiler::SetCounter(std::string_view name, int64_t value) {
   if (joined_ != nullptr) return joined_->SetCounter(name, value);
   if (impl_ != nullptr) impl_->names.counters.Set(name, value);
 }
+
+namespace internal {
+
+// --- Events: buffers ---
+
+inline bool ProfilerImpl::Enter(uint64_t id, SiteId site, int64_t bytes) {
+  const bool is_added = pools_.Add(id, site, bytes);
+  live_.Grow(ledger_.live_records());
+  return __builtin_expect(static_cast<int64_t>(is_added), 1) != 0 || Drop(static_cast<size_t>(bytes));
+}
+
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
+  if (thread_state.is_common() && HasRecordedHere()) {
+    const TrackerSection section;
+    const SiteId site = HasCapacity(bytes) ? finder_.CachedSiteOf(caller, labels) : kNoSite;
+    if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
+  }
+  return RecordSlow(caller, id, bytes, labels);
+}
+
+inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
+  if (NeedClamp(attributes)) {
+    attributes = ClampSlow(attributes);
+    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
+  }
+  if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
+  return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
+}
+
+[[gnu::flatten]] bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
+                                                const Pool* around) noexcept {
+  const Pool named = Clamp(pool);
+  PoolNumber from = sites_.pools().Find(named);
+  if (from == 0) from = MakePoolNumber(named);
+  const uint64_t id = IdOfBlock(from, address);
+  if (id == 0) return !address.is_null() && Drop(bytes);
+  if (!ledger_.HasSegments(from)) from = around != nullptr ? sites_.pools().Find(Clamp(*around)) : PoolNumber{0};
+  const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
+  return Record(caller, id, bytes, {attributes, current_tags, from});
+}
+
+[[gnu::noinline]] bool ProfilerImpl::RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded()) return false;
+  if (!HasCapacity(bytes) && !(pools_.RemoveReplaced(id) && HasCapacity(bytes))) return Drop(bytes);
+  const SiteId site = finder_.SiteOf(caller, labels);
+  TraceStep(EventStep::kSiteFound);
+  if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
+  pools_.RemoveReplaced(id);
+  return Drop(bytes);
+}
+
+inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
+  const auto end = [&]() -> std::optional<int64_t> {
+    const std::optional<LiveRecord> removed = id != 0 ? pools_.Remove(id) : std::nullopt;
+    if (!removed.has_value()) {
+      foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+      return {};
+    }
+    return removed->bytes;
+  };
+  if (!thread_state.inside && HasRecordedHere()) {
+    const TrackerSection section;
+    return end();
+  }
+  const GuardedEvent event(*this);
+  return event.is_recorded() ? end() : std::nullopt;
+}
+
+inline std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
+  return id.is_null() ? std::nullopt : End(IsBuffer(id) ? id.value() : 0);
+}
+
+void ProfilerImpl::RecordDropped(uint64_t bytes) {
+  dropped_records_.fetch_add(1, std::memory_order_relaxed);
+  const auto more = static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX));
+  int64_t total = dropped_bytes_.load(std::memory_order_relaxed);
+  while (!dropped_bytes_.compare_exchange_weak(total, SaturatingSum(total, more), std::memory_order_relaxed)) {
+  }
+}
+
+uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded()) return 0;
+  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
+  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
+  if (site == kNoSite) Drop(bytes);
+  return site + 1;
+}
+
+bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded() || id.is_null() || site == 0) return false;
+  if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
+  return Enter(id.value(), site - 1, static_cast<int64_t>(bytes));
+}
+
+// --- Segments and blocks ---
+
+bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
+  const Pool named = Clamp(pool);
+  {
+    const GuardedEvent event(*this);
+    if (!event.is_recorded() || address.is_null()) return false;
+    if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
+    // If recording was off meanwhile, a known segment is an earlier one, whose end and whose blocks' ends were not
+    // seen.
+    LiveRecord known;
+    if (live_.Find(address.value(), &known) && known.birth < resumed_.load(std::memory_order_relaxed)) {
+      pools_.EndSegment(address.value(), named);
+    }
+    std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
+    // The first block of a segment has the address of the segment.
+    if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
+      const std::optional<bool> nested = pools_.MakeSegmentOfBlock(address.value(), named);
+      if (nested.has_value()) made = nested;
+    }
+    if (made.has_value()) return *made;
+  }
+  const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
+  return RecordSlow(caller, address.value(), bytes, {attributes, current_tags, 0});
+}
+
+bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() && IsBuffer(id) && pools_.MakeSegment(id.value(), Clamp(pool)).value_or(false);
+}
+
+std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferId address) {
+  const GuardedEvent event(*this);
+  if (!event.is_recorded() || address.is_null()) return {};
+  std::optional<int64_t> bytes;
+  if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
+  if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
+  return bytes;
+}
+
+PoolNumber ProfilerImpl::MakePoolNumber(const Pool& pool) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() ? sites_.pools().FindOrMake(pool) : PoolNumber{0};
+}
+
+inline std::optional<int64_t> ProfilerImpl::RecordBlockFree(const Pool& pool, BufferId address) noexcept {
+  return address.is_null() ? std::nullopt : End(IdOfBlock(sites_.pools().Find(Clamp(pool)), address));
+}
+
+bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
+  const GuardedEvent event(*this);
+  return event.is_recorded() && IsBuffer(id) && bytes <= LiveTable::kMaxBytes &&
+         pools_.Resize(id.value(), static_cast<int64_t>(bytes));
+}
+
+bool ProfilerImpl::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
+  const GuardedEvent event(*this);
+  const uint64_t id = IdOfBlock(sites_.pools().Find(Clamp(pool)), address);
+  return event.is_recorded() && id != 0 && bytes <= LiveTable::kMaxBytes &&
+         pools_.Resize(id, static_cast<int64_t>(bytes));
+}
+
+void ProfilerImpl::EndBlocks(const Pool& pool, uint64_t start, uint64_t bytes) {
+  const GuardedEvent event(*this);
+  const PoolNumber number = sites_.pools().Find(Clamp(pool));
+  if (!event.is_recorded() || number == 0) return;
+  pools_.EndBlocks(number, start, start + std::min(bytes, UINT64_MAX - start));
+}
+
+}  // namespace internal
+
+// --- Events: what the program calls ---
 
 // The functions without a Caller must not be inlined: a stack begins at the function that called them. gnu::flatten
 // inlines all functions that a common event calls: with a deep stack, the processor mispredicts the return of each call
@@ -140,17 +315,9 @@ DeviceStats Profiler::Stats(DeviceId device, MemorySpace space) const {
 }
 TrackerStats Profiler::GetTrackerStats() const { HBMPROF_QUERY(GetTrackerStats, (), TrackerStats()); }
 
-// That of a profiler that cannot record.
-static Snapshot EmptySnapshot() {
-  Snapshot snapshot;
-  if (internal::IsOff()) snapshot.warnings.emplace_back(internal::kOffText);
-  return snapshot;
-}
-
-Snapshot Profiler::TakeSnapshot() const { HBMPROF_QUERY(TakeSnapshot, (), EmptySnapshot()); }
 void Profiler::ResetPeak(DeviceId device) { HBMPROF_QUERY(ResetPeak, (device), void()); }
 void Profiler::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, std::vector<BufferId> kept) {
-  HBMPROF_QUERY(DropDevice, (device, survivor, kept), void());
+  HBMPROF_QUERY(EndDevice, (device, survivor, kept), void());
 }
 
 }  // namespace hbmprof

@@ -5,7 +5,6 @@
 #include "src/base/fork.h"
 #include "src/base/mutex.h"
 #include "src/base/pages.h"
-#include "src/base/saturating.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
 #include "src/core/device_driver.h"
@@ -35,7 +34,7 @@ class AllProfilers {
     device_driver.store(nullptr);
     ForEach([is_off](ProfilerImpl& impl) {
       if (is_off) return impl.enabled_.store(false, std::memory_order_relaxed);
-      impl.probes.DropAll();
+      impl.probes.RemoveAll();
     });
   }
 
@@ -96,130 +95,9 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
   return PackAttributes(attributes);
 }
 
-// --- Buffers ---
-
-[[gnu::noinline]] bool ProfilerImpl::RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
-  const GuardedEvent event(*this);
-  if (!event.is_recorded()) return false;
-  if (!HasCapacity(bytes) && !(pools_.RemoveReplaced(id) && HasCapacity(bytes))) return Drop(bytes);
-  const SiteId site = finder_.SiteOf(caller, labels);
-  TraceStep(EventStep::kSiteFound);
-  if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
-  pools_.RemoveReplaced(id);
-  return Drop(bytes);
-}
-
-inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
-  const auto end = [&]() -> std::optional<int64_t> {
-    const std::optional<LiveRecord> removed = id != 0 ? pools_.Remove(id) : std::nullopt;
-    if (!removed.has_value()) {
-      foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-      return {};
-    }
-    return removed->bytes;
-  };
-  if (!thread_state.inside && HasRecordedHere()) {
-    const TrackerSection section;
-    return end();
-  }
-  const GuardedEvent event(*this);
-  return event.is_recorded() ? end() : std::nullopt;
-}
-
-[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
-  return id.is_null() ? std::nullopt : End(IsBuffer(id) ? id.value() : 0);
-}
-
-void ProfilerImpl::RecordDropped(uint64_t bytes) {
-  dropped_records_.fetch_add(1, std::memory_order_relaxed);
-  const auto more = static_cast<int64_t>(std::min<uint64_t>(bytes, INT64_MAX));
-  int64_t total = dropped_bytes_.load(std::memory_order_relaxed);
-  while (!dropped_bytes_.compare_exchange_weak(total, SaturatingSum(total, more), std::memory_order_relaxed)) {
-  }
-}
-
-uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attributes& attributes) {
-  const GuardedEvent event(*this);
-  if (!event.is_recorded()) return 0;
-  if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
-  if (site == kNoSite) Drop(bytes);
-  return site + 1;
-}
-
-bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
-  const GuardedEvent event(*this);
-  if (!event.is_recorded() || id.is_null() || site == 0) return false;
-  if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
-  return Enter(id.value(), site - 1, static_cast<int64_t>(bytes));
-}
-
-// --- Segments and blocks ---
-
-bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferId address, size_t bytes) {
-  const Pool named = Clamp(pool);
-  {
-    const GuardedEvent event(*this);
-    if (!event.is_recorded() || address.is_null()) return false;
-    if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
-    std::optional<bool> made = pools_.MakeSegment(address.value(), named, static_cast<int64_t>(bytes));
-    // The first block of a segment has the address of the segment.
-    if (!made.value_or(false) && Pools::IsBlockAddress(address.value())) {
-      const std::optional<bool> nested = pools_.MakeSegmentOfBlock(address.value(), named);
-      if (nested.has_value()) made = nested;
-    }
-    if (made.has_value()) return *made;
-  }
-  const Attributes attributes = {named.device, MemoryKind::kPool, named.allocator};
-  return RecordSlow(caller, address.value(), bytes, {attributes, current_tags, 0});
-}
-
-bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
-  const GuardedEvent event(*this);
-  return event.is_recorded() && IsBuffer(id) && pools_.MakeSegment(id.value(), Clamp(pool)).value_or(false);
-}
-
-std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferId address) {
-  const GuardedEvent event(*this);
-  if (!event.is_recorded() || address.is_null()) return {};
-  std::optional<int64_t> bytes;
-  if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
-  if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
-  return bytes;
-}
-
-PoolNumber ProfilerImpl::MakePoolNumber(const Pool& pool) {
-  const GuardedEvent event(*this);
-  return event.is_recorded() ? sites_.pools().FindOrMake(pool) : PoolNumber{0};
-}
-
-[[gnu::flatten]] std::optional<int64_t> ProfilerImpl::RecordBlockFree(const Pool& pool, BufferId address) noexcept {
-  return address.is_null() ? std::nullopt : End(IdOfBlock(sites_.pools().Find(Clamp(pool)), address));
-}
-
-bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
-  const GuardedEvent event(*this);
-  return event.is_recorded() && IsBuffer(id) && bytes <= LiveTable::kMaxBytes &&
-         pools_.Resize(id.value(), static_cast<int64_t>(bytes));
-}
-
-bool ProfilerImpl::RecordBlockResize(const Pool& pool, BufferId address, size_t bytes) {
-  const GuardedEvent event(*this);
-  const uint64_t id = IdOfBlock(sites_.pools().Find(Clamp(pool)), address);
-  return event.is_recorded() && id != 0 && bytes <= LiveTable::kMaxBytes &&
-         pools_.Resize(id, static_cast<int64_t>(bytes));
-}
-
-void ProfilerImpl::EndBlocks(const Pool& pool, uint64_t start, uint64_t bytes) {
-  const GuardedEvent event(*this);
-  const PoolNumber number = sites_.pools().Find(Clamp(pool));
-  if (!event.is_recorded() || number == 0) return;
-  pools_.EndBlocks(number, start, start + std::min(bytes, UINT64_MAX - start));
-}
-
 // --- Changes of a record, and what is known about it ---
 
-bool ProfilerImpl::Refine(const Caller& caller, BufferId id, AllocatorId allocator) {
+bool ProfilerImpl::Reattribute(const Caller& caller, BufferId id, AllocatorId allocator) {
   const GuardedEvent event(*this);
   LiveRecord live;
   if (!event.is_recorded() || !IsBuffer(id) || !live_.Find(id.value(), &live)) return false;
@@ -298,12 +176,12 @@ void ProfilerImpl::ResetPeak(DeviceId device) {
   for (int space = 0; space < kMemorySpaceCount; ++space) ledger_.ResetPeak(AccountOf(device, MemorySpace(space)));
 }
 
-void ProfilerImpl::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
+void ProfilerImpl::EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept) {
   const ReentryGuard guard;
   std::vector<uint64_t> ids;
   for (const BufferId id : kept) ids.push_back(id.value());
   std::sort(ids.begin(), ids.end());
-  pools_.DropDevice(device, survivor, ids);
+  pools_.EndDevice(device, survivor, ids);
 }
 
 }  // namespace hbmprof::internal

@@ -84,7 +84,7 @@ class ProfilerImpl {
   // Gives the live record of `id` the caller's stack, the present tags and, if `allocator` is not 0, the allocator.
   // Nothing else changes. The change is one event, in which nothing is allocated or freed. The record stays as it is if
   // it is a segment, or if the host has no memory for the new site. Returns false if there is no record.
-  bool Refine(const Caller& caller, BufferId id, AllocatorId allocator);
+  bool Reattribute(const Caller& caller, BufferId id, AllocatorId allocator);
 
   // Ends the records that the pool has handed out and that begin in [start, start+bytes). Its segments stay.
   void EndBlocks(const Pool& pool, uint64_t start = 0, uint64_t bytes = UINT64_MAX);
@@ -111,9 +111,9 @@ class ProfilerImpl {
   void Switches(bool on);
   // Says when recording was off last; "" if it was not.
   std::string PauseWarning() const;
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
+  void EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
   // Counts an allocation that is not recorded.
-  [[gnu::cold]] void RecordDropped(uint64_t bytes);
+  [[gnu::cold, gnu::noinline]] void RecordDropped(uint64_t bytes);
   // Returns the site of a failed allocation: the stack that begins at `caller` and the thread's tags, with size 0, so
   // that failures of many sizes have one site. Returns kNoSite if a limit was reached. REQUIRES: the thread has entered
   // the tracker.
@@ -157,7 +157,7 @@ class ProfilerImpl {
     return {attributes.device, attributes.allocator};
   }
   // Returns the number of a pool that has none yet. Returns 0 if there are too many, or if nothing is recorded now.
-  [[gnu::cold]] PoolNumber MakePoolNumber(const Pool& pool);
+  [[gnu::cold, gnu::noinline]] PoolNumber MakePoolNumber(const Pool& pool);
   // Returns the id of a block. Returns 0 if the pool has no number, or if no block can have this address.
   static uint64_t IdOfBlock(PoolNumber pool, BufferId address) {
     const bool is_possible = pool != 0 && !address.is_null() && Pools::IsBlockAddress(address.value());
@@ -209,43 +209,8 @@ class ProfilerImpl {
   // In nanoseconds of Unix time; 0: never.
   std::atomic<int64_t> last_off_{0};
   std::atomic<int64_t> last_on_{0};
+  std::atomic<Generation> resumed_{0};  // the generation of last_on_
 };
-
-inline bool ProfilerImpl::Enter(uint64_t id, SiteId site, int64_t bytes) {
-  const bool is_added = pools_.Add(id, site, bytes);
-  live_.Grow(ledger_.live_records());
-  return __builtin_expect(static_cast<int64_t>(is_added), 1) != 0 || Drop(static_cast<size_t>(bytes));
-}
-
-inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
-  if (thread_state.is_common() && HasRecordedHere()) {
-    const TrackerSection section;
-    const SiteId site = HasCapacity(bytes) ? finder_.CachedSiteOf(caller, labels) : kNoSite;
-    if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
-  }
-  return RecordSlow(caller, id, bytes, labels);
-}
-
-inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
-  if (NeedClamp(attributes)) {
-    attributes = ClampSlow(attributes);
-    if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
-  }
-  if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
-  return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
-}
-
-inline bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
-                                      const Pool* around) noexcept {
-  const Pool named = Clamp(pool);
-  PoolNumber from = sites_.pools().Find(named);
-  if (from == 0) from = MakePoolNumber(named);
-  const uint64_t id = IdOfBlock(from, address);
-  if (id == 0) return !address.is_null() && Drop(bytes);
-  if (!ledger_.HasSegments(from)) from = around != nullptr ? sites_.pools().Find(Clamp(*around)) : PoolNumber{0};
-  const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
-  return Record(caller, id, bytes, {attributes, current_tags, from});
-}
 
 }  // namespace hbmprof::internal
 

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 
 namespace hbmprof::internal {
 
@@ -34,14 +34,14 @@ uint32_t BeginCaller(const Caller& caller) {
     scope.caller = caller;
     SetBegun(scope, true);
   }
-  const InjectedProfiler* const joined = JoinedProfiler();
-  if (joined == nullptr) return here;
-  return here | static_cast<uint32_t>(joined->begin_caller(caller.pc, caller.sp, caller.fp)) << kInjectedShift;
+  const InjectedProfiler* const injected = InjectedOfProcess();
+  if (injected == nullptr) return here;
+  return here | static_cast<uint32_t>(injected->begin_caller(caller.pc, caller.sp, caller.fp)) << kInjectedShift;
 }
 
 void EndCaller(uint32_t begun) {
   if ((begun & kBegunHere) != 0) SetBegun(ScopeOfThisStack(), false);
-  if (begun >> kInjectedShift != 0) JoinedProfiler()->end_caller(static_cast<int>(begun >> kInjectedShift));
+  if (begun >> kInjectedShift != 0) InjectedOfProcess()->end_caller(static_cast<int>(begun >> kInjectedShift));
 }
 
 }  // namespace hbmprof::internal

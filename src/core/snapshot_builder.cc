@@ -14,7 +14,7 @@
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
 #include "src/capture/python/named_frames.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/pool_samples.h"
 #include "src/core/run_environment.h"
 
@@ -268,7 +268,10 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
 
 void ProfilerImpl::Switches(bool on) {
   (on ? last_on_ : last_off_).store(UnixNanos(), std::memory_order_relaxed);
-  if (auto* const resumes = resumes_.load(std::memory_order_acquire); on && resumes != nullptr) resumes();
+  if (!on) return;
+  LookAtClock();
+  resumed_.store(PresentGeneration(), std::memory_order_relaxed);
+  if (auto* const resumes = resumes_.load(std::memory_order_acquire); resumes != nullptr) resumes();
 }
 
 std::string ProfilerImpl::PauseWarning() const {
@@ -314,3 +317,16 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
 }
 
 }  // namespace hbmprof::internal
+
+// That of a profiler that cannot record is empty.
+hbmprof::Snapshot hbmprof::Profiler::TakeSnapshot() const {
+  Snapshot snapshot;
+  if (internal::IsOff()) {
+    snapshot.warnings.emplace_back(internal::kOffText);
+  } else if (impl_ != nullptr) {
+    snapshot = impl_->TakeSnapshot();
+  } else if (joined_ != nullptr) {
+    snapshot = joined_->TakeSnapshot();
+  }
+  return snapshot;
+}

@@ -10,24 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/bytes_text.h"
 #include "src/base/hash.h"
 #include "src/export/known_code.h"
 #include "src/export/module_index.h"
 
 namespace hbmprof::internal {
-
-std::string BytesText(int64_t bytes) {
-  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while ((value >= 1024 || value <= -1024) && unit + 1 < std::size(kUnits)) {
-    value /= 1024;
-    ++unit;
-  }
-  char text[32];
-  std::snprintf(text, sizeof(text), unit == 0 ? "%.0f %s" : "%.2f %s", value, kUnits[unit]);
-  return text;
-}
 
 namespace {
 

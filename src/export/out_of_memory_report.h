@@ -15,9 +15,6 @@
 
 namespace hbmprof::internal {
 
-// Returns text such as "512 B" or "1.50 GiB".
-std::string BytesText(int64_t bytes);
-
 // A failed allocation and the state of its device at that time. Sizes are bytes.
 struct OutOfMemory {
   std::string_view call;

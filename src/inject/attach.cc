@@ -232,7 +232,7 @@ AttachCode Attach(const char* options) {
     if (slots[i].place != nullptr) cuda_driver::SetDriverFunction(i, slots[i].original);
   }
   static uintptr_t stack[1] = {};
-  stack[0] = InternNamedFrame("[before attach]", "", 0, 0);
+  if (stack[0] == 0) stack[0] = InternNamedFrame("[before attach]", "", 0, 0);
   CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
   SetTracking(true);  // ends the records of an earlier time

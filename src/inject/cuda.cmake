@@ -23,7 +23,7 @@ foreach(_line IN LISTS _lines)
 endforeach()
 # The functions of the C interface that a copy of hbmprof in the program calls. injected_profiler.cc defines some of them;
 # the others get a second name.
-set(_injected ${PROJECT_SOURCE_DIR}/src/core/joined/injected.h)
+set(_injected ${PROJECT_SOURCE_DIR}/src/core/injected/injected.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_injected})
 file(READ ${_injected} _text)
 string(REGEX MATCH "define HBMPROF_INJECTED_EVENTS.*define HBMPROF_INJECTED_OTHERS" _own "${_text}")

@@ -11,7 +11,7 @@
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/fork.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"

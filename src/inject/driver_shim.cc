@@ -51,20 +51,9 @@ void* const kWrappers[] = {
 #include "src/backends/cuda/driver/driver_calls.inc"
 };
 
-// The queries. The first call on a device in which memory from before can be measured does so.
-class Queries : public CudaDriverInProcess {
- public:
-  void Recorded(DeviceId device) override {
-    if (from_before != nullptr) from_before->Measure(device, CudaDriverAdapter::kMeasureAttempts);
-    CudaDriverInProcess::Recorded(device);
-  }
-  void Unmaps(uint64_t address, size_t bytes) override { CudaMemoryUnmaps(address, bytes); }
-  CudaMemoryFromBefore* from_before = nullptr;
-};
-
 // The adapter and its queries.
 struct ProcessTracker {
-  Queries queries;
+  CudaDriverInProcess queries;
   CudaDriverAdapter adapter{Profiler::Default(), queries};
 };
 
@@ -78,7 +67,6 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
   if (!guard.entered()) return nullptr;
   auto tracker = std::make_unique<ProcessTracker>();
   CudaDriverAdapter* const adapter = &tracker->adapter;
-  tracker->queries.from_before = &adapter->from_before();
   tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
                                         adapter->ForEachPool(ordinal,
                                                              [&](const void* pool) { visit(const_cast<void*>(pool)); });

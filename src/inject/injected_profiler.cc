@@ -1,5 +1,5 @@
 // The program can link a copy of hbmprof. That copy records into the injected library's profiler, which also records
-// the driver's calls (core/joined/injected.h).
+// the driver's calls (core/injected/injected.h).
 //
 // Memory that the driver has allocated has one record, made by the wrapped calls, because these see its exact begin and
 // end. If the program records the whole of such memory, the driver's record gets the stack, the tags and the allocator
@@ -24,7 +24,7 @@
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/tables/site_table.h"
 #include "src/inject/driver_shim.h"
@@ -141,7 +141,7 @@ bool RecordInside(const DriverMemory& memory, const Caller& caller, BufferId id,
   if (!is_whole || memory.is_segment()) return RecordBlockOf(memory, caller, id, bytes, attributes.allocator);
   // The label of stream-ordered memory must stay: a reset of the device uses it.
   const AllocatorId allocator = memory.found.range.has_allocator ? AllocatorId{} : attributes.allocator;
-  return Impl().Refine(caller, memory.record(), allocator);
+  return Impl().Reattribute(caller, memory.record(), allocator);
 }
 
 // Whether the memory is a part of memory that the driver's calls count, at an unknown address: it has a handle, as
@@ -195,8 +195,8 @@ void CudaTrackingResumes() {
   CudaDriverRanges::Changed();
   TorchMayHaveBlocks();
   TensorflowMayHaveBlocks();
-  static uintptr_t stack[1] = {};
-  stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
+  static uintptr_t stack[1] = {};  // set once, because the memory's records can be made at any time
+  if (stack[0] == 0) stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
   CudaMemoryFromBefore* const memory = CudaMemoryFromBeforeOfProcess();
   if (memory != nullptr && stack[0] != 0) memory->Expect(CallerOfStack(stack, 1), /*is_measured=*/false);
 }

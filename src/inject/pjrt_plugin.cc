@@ -25,7 +25,7 @@
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
 #include "src/base/try_run.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 
 namespace hbmprof::internal::pjrt {
 

@@ -1,7 +1,5 @@
 // Patterns in the paths of profiles.
 
-#include "src/api/output/output_path.h"
-
 #include <unistd.h>
 
 #include <set>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "src/api/output/output_file.h"
 
 namespace hbmprof::internal {
 namespace {

@@ -50,7 +50,7 @@ class Answers : public CudaDriverQueries {
     if (meanwhile) std::exchange(meanwhile, nullptr)();
     return profiler_.Allocator("cudaMallocAsync");
   }
-  void Recorded(DeviceId) override { ++recorded; }
+  void KeepBaseline(DeviceId) override { ++baselines; }
 
   int device = 0;
   const void* context = nullptr;
@@ -59,7 +59,7 @@ class Answers : public CudaDriverQueries {
   bool primary_active = false;
   std::atomic<bool> asked_per_thread{false};
   std::optional<int64_t> free_bytes;
-  std::atomic<int> recorded{0};
+  std::atomic<int> baselines{0};
   std::atomic<int> devices_asked{0};
   // Called in StreamOrderedAllocator(): what another thread does at that time.
   std::function<void()> meanwhile;
@@ -149,7 +149,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
         caller_, [] { return kSuccess; }, address, bytes, handle);
   }
   int Unmap(uint64_t address, size_t bytes, int result = kSuccess) {
-    return adapter_.Unmap([=] { return result; }, address, bytes);
+    return adapter_.Unmap([=] { return result; }, address, bytes, [](uint64_t, size_t) {});
   }
   // Memory of another process.
   void Open(uint64_t address) {
@@ -465,7 +465,7 @@ TEST_F(CudaDriverAdapterTest, FreeDuringGraphLaunchLeavesNoRecord) {
   AddAllocNode(0x90, 0x1000, 100);
   AddAllocNode(0x90, 0x2000, 10);
   Instantiate(0x90, 0x91);
-  const int recorded = answers_.recorded;
+  const int baselines = answers_.baselines;
   adapter_.Launch(
       [&] {
         std::thread([&] { Free(0x1000); }).join();
@@ -474,7 +474,7 @@ TEST_F(CudaDriverAdapterTest, FreeDuringGraphLaunchLeavesNoRecord) {
       Name(0x91));
   EXPECT_EQ(InUse("GPU:1"), 10);
   EXPECT_EQ(ForeignFrees(), 0);
-  EXPECT_GT(answers_.recorded, recorded);
+  EXPECT_GT(answers_.baselines, baselines);
   EXPECT_EQ(Launch(0x91, kFails), kFails);
   EXPECT_EQ(InUse("GPU:1"), 10) << "a launch that failed takes back what it recorded, and nothing else";
   EXPECT_EQ(profiler_.Stats(profiler_.Device("GPU:1")).num_live, 1);

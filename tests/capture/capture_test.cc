@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "src/capture/paths/path_cache.h"
+#include "src/capture/paths/paths.h"
 #include "src/capture/walk.h"
 #include "tests/capture/oracles.h"
 #include "tests/capture/scenarios.h"

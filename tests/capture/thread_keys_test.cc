@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "src/capture/capture.h"
-#include "src/capture/paths/path_cache.h"
+#include "src/capture/paths/paths.h"
 
 namespace {
 

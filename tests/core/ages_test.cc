@@ -16,7 +16,7 @@
 #include "hbmprof/profiler.h"
 #include "src/base/pages.h"
 #include "src/core/generations.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 
 namespace hbmprof::internal {
@@ -134,6 +134,23 @@ class AgesTest : public ::testing::Test {
                 ElementsAre(::testing::Pair(ClassOf(time, snapshot), ::testing::Pair(1, ::testing::_))));
   }
 };
+
+TEST_F(AgesTest, SegmentFromBeforeAPauseIsAnotherOne) {
+  Profiler profiler;
+  const Pool pool = {kDefaultDevice, profiler.Allocator("pool")};
+  const BufferId segment(0x7f0000000000);
+  ASSERT_TRUE(profiler.RecordSegment(pool, segment, 1000) && profiler.RecordBlock(pool, segment, 100));
+  Advance(10);
+  profiler.SetEnabled(false);
+  Advance(10);
+  profiler.SetEnabled(true);
+  // Segment and block have ended meanwhile, and the pool gets a segment at the same address.
+  ASSERT_TRUE(profiler.RecordSegment(pool, segment, 1000) && profiler.RecordBlock(pool, BufferId(0x7f0000000200), 10));
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).bytes_in_use, 1000);
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).idle_bytes, 990);
+  ASSERT_TRUE(profiler.RecordSegment(pool, segment, 1000)) << "it is one already";
+  EXPECT_EQ(profiler.Stats(kDefaultDevice).idle_bytes, 990);
+}
 
 TEST_F(AgesTest, LiveBuffersAreInTheClassesOfTheirBirths) {
   Profiler profiler;

@@ -1,6 +1,6 @@
 // The functions of core by which the injected library records what the program and frameworks hand out of the driver's
 // memory. Tests with a program's copy of the library in the same process: tests/inject/joined_test.cc.
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ constexpr uint64_t kAddress = uint64_t{1} << 40;
 }
 [[gnu::noinline]] bool ProgramRefines(Profiler& profiler, uint64_t address, AllocatorId allocator) {
   const Caller caller = Caller::OfThisFunction();
-  return ProfilerAccess::ImplOf(profiler).Refine(caller, BufferId(address), allocator);
+  return ProfilerAccess::ImplOf(profiler).Reattribute(caller, BufferId(address), allocator);
 }
 
 TEST(MakeSegmentTest, TakesAHandleAndChangesNoTotal) {
@@ -75,7 +75,7 @@ TEST(EndBlocksTest, EndsOnlyBlocksThatThePoolHandedOut) {
   EXPECT_EQ(profiler.GetTrackerStats().foreign_frees, 0);
 }
 
-TEST(Refine, ReplacesStackTagsAllocatorAndKeepsSums) {
+TEST(Reattribute, ReplacesStackTagsAllocatorAndKeepsSums) {
   Profiler profiler;
   ASSERT_TRUE(DriverAllocates(profiler, kAddress, 1000));
   const DeviceId gpu = profiler.Device("GPU:0");

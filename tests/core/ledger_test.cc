@@ -44,8 +44,8 @@ const StackRecord* StackAt(SiteTable& sites, const uintptr_t* pc) {
 }
 
 // Enters an event under the lock of the thread's shard. Returns false if it needs the locks of all shards.
-bool EnterEvent(Ledger& ledger, Ledger::Scope scope, Change change, SiteId site, int64_t bytes) {
-  Ledger::Event event(ledger, scope);
+bool EnterEvent(Ledger& ledger, Ledger::Locks locks, Change change, SiteId site, int64_t bytes) {
+  Ledger::Event event(ledger, locks);
   const auto counter = event.Prepare(site, change == Change::kAlloc ? bytes : 0);
   if (counter == nullptr) return false;
   if (change == Change::kAlloc) {
@@ -57,8 +57,8 @@ bool EnterEvent(Ledger& ledger, Ledger::Scope scope, Change change, SiteId site,
 }
 // Enters an event in the way that takes it.
 bool EnterEvent(Ledger& ledger, Change change, SiteId site, int64_t bytes) {
-  return EnterEvent(ledger, Ledger::Scope::kOwnShard, change, site, bytes) ||
-         EnterEvent(ledger, Ledger::Scope::kAllShards, change, site, bytes);
+  return EnterEvent(ledger, Ledger::Locks::kOwnShard, change, site, bytes) ||
+         EnterEvent(ledger, Ledger::Locks::kAllShards, change, site, bytes);
 }
 
 // Threads that run given functions, one at a time. Each of the first eight has a shard of its own.
@@ -287,7 +287,7 @@ class LedgerTest : public ::testing::Test {
   }
   void Move(SiteId from, SiteId to, int64_t bytes) {
     {
-      Ledger::Event event(ledger_, Ledger::Scope::kAllShards);
+      Ledger::Event event(ledger_, Ledger::Locks::kAllShards);
       const auto counter = event.Prepare(from, 0);
       const auto counter_to = event.Prepare(to, 0);
       ASSERT_TRUE(counter != nullptr && counter_to != nullptr);
@@ -296,8 +296,8 @@ class LedgerTest : public ::testing::Test {
     model_.Move(from, to, bytes);
   }
   void Resize(SiteId site, int64_t before, int64_t bytes) {
-    for (const Ledger::Scope scope : {Ledger::Scope::kOwnShard, Ledger::Scope::kAllShards}) {
-      Ledger::Event event(ledger_, scope);
+    for (const Ledger::Locks locks : {Ledger::Locks::kOwnShard, Ledger::Locks::kAllShards}) {
+      Ledger::Event event(ledger_, locks);
       const auto counter = event.Prepare(site, std::max<int64_t>(bytes - before, 0));
       if (counter == nullptr) continue;
       event.Resize(counter, kAnother, {site, PresentGeneration(), before}, bytes);
@@ -434,7 +434,7 @@ TEST(LedgerLiveRecords, AreExactIfEachEventIsFlushed) {
 // An event under the lock of its own shard is refused if it needs more than that.
 TEST_F(LedgerTest, EventsLockTheirShardAloneIfThatIsEnough) {
   const auto enter = [&](Change change, SiteId site, int64_t bytes) {
-    return EnterEvent(ledger_, Ledger::Scope::kOwnShard, change, site, bytes);
+    return EnterEvent(ledger_, Ledger::Locks::kOwnShard, change, site, bytes);
   };
   const SiteId site = NewSite(kDefaultDevice);
   NumberOf(kDefaultDevice, AllocatorId{1});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "src/base/pages.h"
 #include "tests/support/resident_bytes.h"
 
 namespace hbmprof::internal {
@@ -247,6 +248,15 @@ TEST(LiveTable, MemoryFollowsTheLargestNumberOfRecords) {
   const int64_t full = ResidentBytes() - before;
   EXPECT_LT(full, static_cast<int64_t>(kRecords * 64));
   EXPECT_GT(full, static_cast<int64_t>(kRecords * 16));
+}
+
+TEST(LiveTable, CountsTheMemoryOfAllItsBuckets) {
+  const int64_t before = HostBytes();
+  {
+    const LiveTable table;
+    EXPECT_EQ(HostBytes() - before, 64 * 64) << "64 buckets of a cache line";
+  }
+  EXPECT_EQ(HostBytes(), before);
 }
 
 TEST(LiveTable, GrowReportsWhetherThereAreEnoughBuckets) {

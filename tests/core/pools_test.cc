@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "tests/support/pools_model.h"
@@ -269,7 +269,7 @@ TEST_F(PoolsTest, RefusedIdsDoNothing) {
   EXPECT_FALSE(profiler_.RecordSegmentFree(outer_, bad));
   EXPECT_FALSE(profiler_.RecordBlockResize(outer_, too_high, 1));
   EXPECT_FALSE(profiler_.RecordResize(bad, 1));
-  EXPECT_FALSE(Impl().Refine(Caller::OfThisFunction(), BufferId(), {}));
+  EXPECT_FALSE(Impl().Reattribute(Caller::OfThisFunction(), BufferId(), {}));
   EXPECT_EQ(profiler_.GetTrackerStats().foreign_frees, 3);
   EXPECT_FALSE(profiler_.RecordBlock(outer_, too_high, 100));
   EXPECT_EQ(profiler_.GetTrackerStats().dropped_records, 1);
@@ -601,7 +601,7 @@ TEST_F(PeakRecordTest, EndsBeforeAnotherAtItsAddressBecomesASegment) {
   ExpectPeak(100, 0);
 }
 TEST_F(PeakRecordTest, ChangesItsSiteBeforeItBecomesASegment) {
-  ASSERT_TRUE(Impl().Refine(Caller::OfThisFunction(), MiBAt(0), profiler_.Allocator("program")));
+  ASSERT_TRUE(Impl().Reattribute(Caller::OfThisFunction(), MiBAt(0), profiler_.Allocator("program")));
   ASSERT_TRUE(Segment(outer_, 0, 100));
   ExpectPeak(100, 0);
 }

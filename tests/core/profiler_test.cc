@@ -30,7 +30,7 @@
 #include "src/base/pages.h"
 #include "src/base/thread_state.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 
 // Frames of functions in this section are known by their addresses.
@@ -1274,7 +1274,7 @@ TEST_F(ProfilerTest, BytesEverAllocatedStayAtTheLargestNumber) {
   const auto add = [&](int count) {
     for (int i = 0; i < count; ++i) {
       {
-        internal::Ledger::Event event(ledger, internal::Ledger::Scope::kOwnShard);
+        internal::Ledger::Event event(ledger, internal::Ledger::Locks::kOwnShard);
         const auto counter = event.Prepare(/*site=*/0, 0);
         ASSERT_NE(counter, nullptr);
         event.Alloc(counter, 1, /*site=*/0, kHalf);

@@ -1,13 +1,12 @@
 // The site cache: each site that it finds is the right one, also after it has replaced entries.
 
-#include "src/core/tables/site_cache.h"
-
 #include <atomic>
 #include <cstdint>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "src/core/site_finder.h"
 
 namespace hbmprof::internal {
 namespace {

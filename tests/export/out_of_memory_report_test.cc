@@ -57,6 +57,8 @@ TEST_P(JudgeOutOfMemoryTest, NamesTheCauseAndItsFigure) {
 
 const Case kCases[] = {
     {"Full", OutOfMemoryCause::kFull, [](OutOfMemory*) {}, "30.00 GiB of 40.00 GiB"},
+    {"NearlyTheNextUnit", OutOfMemoryCause::kTooLarge, [](OutOfMemory* f) { f->requested = (kGiB << 10) - 1; },
+     "1.00 TiB"},
     {"TooLarge", OutOfMemoryCause::kTooLarge, [](OutOfMemory* f) { f->requested = 41 * kGiB; }, "41.00 GiB"},
     {"Fragmented", OutOfMemoryCause::kFragmented,
      [](OutOfMemory* f) {

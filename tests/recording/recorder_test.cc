@@ -27,7 +27,7 @@
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/recording.h"
 #include "src/api/control/live.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/tool/reader/reader.h"
 #include "src/tool/reader/state.h"

@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/snapshot_builder.h"
 

@@ -28,7 +28,7 @@
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
 #include "hbmprof/tag.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/recording/recorder/recorder.h"
 #include "src/tool/reader/reader.h"

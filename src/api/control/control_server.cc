@@ -21,7 +21,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "hbmprof/hbmprof.h"
+#include "hbmprof/pprof.h"
+#include "hbmprof/profiler.h"
 #include "hbmprof/version.h"
 #include "src/api/control/live.h"
 #include "src/base/background_thread.h"
@@ -184,7 +185,7 @@ absl::StatusOr<std::string> Profile(std::string_view arguments) {
     const absl::Status status = ReadPprofLimit(argument.substr(0, equals), value, &options);
     if (!status.ok()) return status;
   }
-  return device_memory_profile(options);
+  return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 }
 
 absl::StatusOr<std::string> Metrics(std::string_view arguments) {

@@ -17,13 +17,13 @@
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
 #include "src/base/background_thread.h"
+#include "src/base/bytes_text.h"
 #include "src/base/message.h"
 #include "src/base/monotonic_clock.h"
 #include "src/base/try_run.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/export/device_stats.h"
-#include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {

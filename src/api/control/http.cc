@@ -8,7 +8,7 @@
 #include "src/api/control/live.h"
 #include "src/base/fork.h"
 #include "src/base/message.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/export/metrics.h"
 #include "src/protocol/http_query.h"
 
@@ -49,7 +49,7 @@ HttpAnswer MetricsAnswer(const internal::HttpParameters& parameters) {
 
 HttpAnswer AnswerHttpGet(std::string_view target) try {
   if (internal::IsOff()) return ErrorAnswer(503, internal::kOffText);
-  if (const auto* const joined = internal::JoinedByDefault()) return joined->AnswerGet(target);
+  if (const auto* const injected = internal::InjectedOfDefault()) return injected->AnswerGet(target);
   const size_t question = std::min(target.find('?'), target.size());
   const std::string_view path = target.substr(0, question);
   const internal::HttpParameters parameters =

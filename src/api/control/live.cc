@@ -7,7 +7,7 @@
 #include "hbmprof/profiler.h"
 #include "hbmprof/recording.h"
 #include "src/base/descriptor.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/metrics.h"

@@ -31,7 +31,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/try_run.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
@@ -315,16 +315,16 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
   try {
     const DeviceId device =
         failure.device.empty() ? internal::LargestDevice(profiler, failure.space) : profiler.Device(failure.device);
-    const auto* const joined = internal::ProfilerAccess::JoinedBy(profiler);
-    if (joined == nullptr) {
+    const auto* const injected = internal::ProfilerAccess::InjectedOf(profiler);
+    if (injected == nullptr) {
       // A size that is not known is recorded as 0.
       const auto bytes =
           static_cast<int64_t>(std::min<size_t>(failure.bytes.value_or(0), internal::LiveTable::kMaxBytes));
       internal::RecordFailure(internal::ProfilerAccess::ImplOf(profiler), caller, device, failure.space, bytes);
     }
     int64_t unreported = 0;
-    if (joined != nullptr) {
-      is_reported = Profiler::OptionsOfDefault().oom_report && joined->ReportOutOfMemory(failure, device, caller);
+    if (injected != nullptr) {
+      is_reported = Profiler::OptionsOfDefault().oom_report && injected->ReportOutOfMemory(failure, device, caller);
     } else if (internal::MayReport(device, &unreported)) {
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "hbmprof/profiler.h"
-#include "src/api/output/output_path.h"
 #include "src/api/recording/recording.h"
 #include "src/base/message.h"
 

@@ -37,7 +37,7 @@ class KeptProfiles {
 struct ProfilePlace {
   bool has_flight = true;  // whether a recording of the flight recorder goes beside it, if that is on
 
-  std::string pattern;           // output_path.h
+  std::string pattern;           // output_file.h
   bool must_be_new = false;      // as in WriteToPattern
   KeptProfiles* kept = nullptr;  // not null: 64 MiB of the disk must remain free, and if `pattern` has "%n", the
                                  // profile is added to these, of which DefaultOptions::dump_keep are kept

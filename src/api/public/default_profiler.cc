@@ -33,7 +33,7 @@
 #include "src/base/thread_state.h"
 #include "src/base/try_run.h"
 #include "src/core/device_driver.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
 #include "src/recording/recorder/recorder.h"
@@ -49,7 +49,7 @@ using internal::TextOf;
 struct DefaultProfiler {
   explicit DefaultProfiler(const DefaultOptions& with) : profiler(static_cast<const Options&>(with)), options(with) {}
   DefaultProfiler(const internal::InjectedProfiler& injected, const DefaultOptions& with)
-      : profiler(internal::ProfilerAccess::Joined(injected, with.enabled)), options(with) {}
+      : profiler(internal::ProfilerAccess::RecordsInto(injected, with.enabled)), options(with) {}
 
   Profiler profiler;
   const DefaultOptions options;
@@ -98,9 +98,9 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   const bool is_child = inherited->process() != getpid();
   // A process that has recorded nothing, such as most forked children, writes no profile.
   if ((is_child || !end.is_exit) && !internal::HasRecorded(Profiler::Default())) return;
-  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  const internal::InjectedProfiler* const injected = internal::InjectedOfDefault();
   const absl::Status status = WriteOutput(
-      joined != nullptr ? joined->ExitProfile() : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
+      injected != nullptr ? injected->ExitProfile() : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
       /*is_last=*/true, /*has_flight=*/true);
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", TextOf(status));
 } catch (const std::bad_alloc&) {
@@ -201,7 +201,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
     file = std::make_unique<OutputFile>(options.output, static_cast<mode_t>(options.output_mode));
   }
   std::unique_ptr<DefaultProfiler> made;
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) {
+  if (const internal::InjectedProfiler* const injected = internal::InjectedOfProcess()) {
     injected->join();  // makes the injected library's profiler
     made = std::make_unique<DefaultProfiler>(*injected, options);
   } else {
@@ -216,9 +216,9 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
     internal::WriteAtExit();
   }
   // The exit handler of the injected library then runs before that of this copy.
-  if (const internal::InjectedProfiler* const injected = internal::JoinedProfiler()) injected->join();
+  if (const internal::InjectedProfiler* const injected = internal::InjectedOfProcess()) injected->join();
   const bool is_injected = output_variable != nullptr;
-  if (!is_injected && internal::JoinedProfiler() == nullptr) internal::StartThreads();
+  if (!is_injected && internal::InjectedOfProcess() == nullptr) internal::StartThreads();
   return true;
 }
 
@@ -285,7 +285,7 @@ void internal::SetOutputVariable(const char* name) { output_variable = name; }
 
 void internal::PrintOptionProblems(const std::vector<std::string>& problems) {
   static std::atomic<bool> has_printed{false};
-  if (problems.empty() || JoinedProfiler() != nullptr || has_printed.exchange(true)) return;
+  if (problems.empty() || InjectedOfProcess() != nullptr || has_printed.exchange(true)) return;
   for (const std::string& problem : problems) PrintMessage(problem);
 }
 

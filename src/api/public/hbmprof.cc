@@ -7,7 +7,7 @@
 #include "src/api/profiles/out_of_memory.h"
 #include "src/api/profiles/profile_writer.h"
 #include "src/base/fork.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
@@ -22,7 +22,7 @@ absl::Status HostMemoryExhausted() {
 
 absl::Status save_device_memory_profile(std::string_view path) try {
   if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
-  if (const auto* const joined = internal::JoinedByDefault()) return joined->SaveProfile(path);
+  if (const auto* const injected = internal::InjectedOfDefault()) return injected->SaveProfile(path);
   const internal::ScopedMark mark(path);
   const Snapshot snapshot = Profiler::Default().TakeSnapshot();
   internal::ProfilePlace place;
@@ -42,7 +42,7 @@ void SetCounter(std::string_view name, int64_t value) try {
 
 absl::StatusOr<std::string> device_memory_profile(const PprofOptions& options) try {
   if (internal::IsOff()) return absl::FailedPreconditionError(internal::kOffText);
-  if (const auto* const joined = internal::JoinedByDefault()) return joined->Profile(options);
+  if (const auto* const injected = internal::InjectedOfDefault()) return injected->Profile(options);
   return SerializePprof(Profiler::Default().TakeSnapshot(), &ElfSymbolizer(), options);
 } catch (const std::bad_alloc&) {
   return HostMemoryExhausted();

@@ -19,8 +19,9 @@
 #include "hbmprof/profiler.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/output/file_work.h"
-#include "src/api/output/output_path.h"
+#include "src/api/output/output_file.h"
 #include "src/api/recording/recording.h"
+#include "src/base/bytes_text.h"
 #include "src/base/descriptor.h"
 #include "src/base/lazy.h"
 #include "src/base/message.h"
@@ -28,11 +29,10 @@
 #include "src/base/regular_file.h"
 #include "src/base/try_run.h"
 #include "src/base/write_all.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/core/snapshot_builder.h"
 #include "src/export/device_stats.h"
-#include "src/export/out_of_memory_report.h"
 #include "src/recording/recorder/recorder.h"
 
 namespace hbmprof {
@@ -174,7 +174,7 @@ void StartRecordingOfOptions(const DefaultOptions& options) {
   if (options.record.empty() && !has_flight) return;
   // If the program has joined the injected library, the injected library starts the recording: it reads the same
   // variables.
-  if (JoinedByDefault() != nullptr) return;
+  if (InjectedOfDefault() != nullptr) return;
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
   if (!profiler.ok()) return;
   if (has_flight) {
@@ -198,14 +198,15 @@ void StopRecordingAtExit() {
 }
 
 std::string SaveFlightBeside(std::string_view profile) {
-  const InjectedProfiler* const joined = JoinedByDefault();
-  if (joined == nullptr && !IsFlightRecorderOn()) return "";
+  const InjectedProfiler* const injected = InjectedOfDefault();
+  if (injected == nullptr && !IsFlightRecorderOn()) return "";
   const std::string path = RecordingBeside(profile);
-  const absl::Status status = joined != nullptr ? joined->SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
-                                                : WriteFlightTo(path, /*must_be_new=*/false);
+  const absl::Status status = injected != nullptr
+                                  ? injected->SaveFlightRecording(absl::StrReplaceAll(path, {{"%", "%%"}}))
+                                  : WriteFlightTo(path, /*must_be_new=*/false);
   if (status.ok()) return path;
   // The injected library's flight recorder is off.
-  if (joined != nullptr && absl::IsFailedPrecondition(status)) return "";
+  if (injected != nullptr && absl::IsFailedPrecondition(status)) return "";
   PrintMessage("hbmprof: no flight recording: ", TextOf(status));
   return "";
 }
@@ -213,29 +214,29 @@ std::string SaveFlightBeside(std::string_view profile) {
 }  // namespace internal
 
 absl::Status StartRecording(std::string_view path, const RecordingOptions& options) try {
-  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
+  const internal::InjectedProfiler* const injected = internal::InjectedOfDefault();
   const RecordingOptions known;
-  if (joined != nullptr && (options.max_bytes != known.max_bytes || options.buffer_bytes != known.buffer_bytes ||
-                            options.sample_interval != known.sample_interval)) {
+  if (injected != nullptr && (options.max_bytes != known.max_bytes || options.buffer_bytes != known.buffer_bytes ||
+                              options.sample_interval != known.sample_interval)) {
     return absl::FailedPreconditionError(
         "StartRecording: under `hbmprof run` a recording has the default RecordingOptions");
   }
-  if (joined != nullptr) return joined->StartRecording(path);
+  if (injected != nullptr) return injected->StartRecording(path);
   return internal::Start(path, /*must_be_new=*/false, options);
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 absl::Status StopRecording() try {
-  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
-  return joined != nullptr ? joined->StopRecording() : internal::StopRecorder();
+  const internal::InjectedProfiler* const injected = internal::InjectedOfDefault();
+  return injected != nullptr ? injected->StopRecording() : internal::StopRecorder();
 } catch (const std::bad_alloc&) {
   return absl::ResourceExhaustedError("the host has no memory for the recording");
 }
 
 absl::Status SaveFlightRecording(std::string_view path) try {
-  const internal::InjectedProfiler* const joined = internal::JoinedByDefault();
-  if (joined != nullptr) return joined->SaveFlightRecording(path);
+  const internal::InjectedProfiler* const injected = internal::InjectedOfDefault();
+  if (injected != nullptr) return injected->SaveFlightRecording(path);
   const absl::StatusOr<internal::ProfilerImpl*> profiler = internal::OwnProfiler("SaveFlightRecording");
   if (!profiler.ok()) return profiler.status();
   return internal::WithFile(path, /*must_be_new=*/false, &internal::WriteFlightTo);

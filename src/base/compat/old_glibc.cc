@@ -113,8 +113,8 @@ OLD_FUNCTION(HBMPROF_FIRST_GLIBC, void*, dlsym, (void* library, const char* name
 // The functions of the process's C library; null if it does not have them, and until the constructor below has run.
 using SemaphoreWait = int(sem_t* semaphore, clockid_t clock, const timespec* until);
 using ConditionWait = int(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock, const timespec* until);
-static std::atomic<SemaphoreWait*> real_sem_clockwait{nullptr};
-static std::atomic<ConditionWait*> real_cond_clockwait{nullptr};
+static std::atomic<SemaphoreWait*> libc_sem_clockwait{nullptr};
+static std::atomic<ConditionWait*> libc_cond_clockwait{nullptr};
 
 // Returns the value that CLOCK_REALTIME has when `clock` reaches `until`.
 static timespec ToRealTime(clockid_t clock, const timespec& until) {
@@ -161,15 +161,15 @@ HBMPROF_HIDDEN uint32_t arc4random() {
 // glibc has these functions since 2.30. With an older glibc, they convert the time to CLOCK_REALTIME and wait until
 // then. If the system's time is set during the wait, the wait ends too early or too late.
 HBMPROF_HIDDEN int sem_clockwait(sem_t* semaphore, clockid_t clock, const timespec* until) {
-  SemaphoreWait* const real = real_sem_clockwait.load(std::memory_order_acquire);
-  if (real != nullptr) return real(semaphore, clock, until);
+  SemaphoreWait* const function = libc_sem_clockwait.load(std::memory_order_acquire);
+  if (function != nullptr) return function(semaphore, clock, until);
   const timespec real_until = ToRealTime(clock, *until);
   return sem_timedwait(semaphore, &real_until);
 }
 HBMPROF_HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, clockid_t clock,
                                           const timespec* until) {
-  ConditionWait* const real = real_cond_clockwait.load(std::memory_order_acquire);
-  if (real != nullptr) return real(condition, mutex, clock, until);
+  ConditionWait* const function = libc_cond_clockwait.load(std::memory_order_acquire);
+  if (function != nullptr) return function(condition, mutex, clock, until);
   const timespec real_until = ToRealTime(clock, *until);
   return pthread_cond_timedwait(condition, mutex, &real_until);
 }
@@ -183,17 +183,17 @@ namespace {
 
 using FindObject = int(void* address, dl_find_object* result);
 
-std::atomic<FindObject*> real_find_object{nullptr};
+std::atomic<FindObject*> libc_find_object{nullptr};
 
 template <typename Function>
-void FindReal(const char* name, std::atomic<Function*>* real) {
-  real->store(reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name)), std::memory_order_release);
+void FindInLibc(const char* name, std::atomic<Function*>* function) {
+  function->store(reinterpret_cast<Function*>(dlsym(RTLD_DEFAULT, name)), std::memory_order_release);
 }
 
-[[gnu::constructor]] void FindRealFunctions() {
-  FindReal("_dl_find_object", &real_find_object);
-  FindReal("sem_clockwait", &real_sem_clockwait);
-  FindReal("pthread_cond_clockwait", &real_cond_clockwait);
+[[gnu::constructor]] void FindLibcFunctions() {
+  FindInLibc("_dl_find_object", &libc_find_object);
+  FindInLibc("sem_clockwait", &libc_sem_clockwait);
+  FindInLibc("pthread_cond_clockwait", &libc_cond_clockwait);
 }
 
 struct Search {
@@ -238,8 +238,8 @@ int FindInObject(dl_phdr_info* object, size_t /*size*/, void* argument) {
 // only while it changes the list, and the thread that holds it may take it again. In a process that is off (fork.h),
 // the lock may be held for ever, so no object is found there.
 extern "C" HBMPROF_HIDDEN int _dl_find_object(void* address, dl_find_object* result) {
-  FindObject* const real = real_find_object.load(std::memory_order_acquire);
-  if (real != nullptr) return real(address, result);
+  FindObject* const function = libc_find_object.load(std::memory_order_acquire);
+  if (function != nullptr) return function(address, result);
   if (hbmprof::internal::IsOff()) return -1;
   result->dlfo_link_map = nullptr;
   Search search = {reinterpret_cast<uintptr_t>(address), result};

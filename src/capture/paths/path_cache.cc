@@ -1,5 +1,3 @@
-#include "src/capture/paths/path_cache.h"
-
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/syscall.h>
@@ -42,12 +40,11 @@ __thread ThreadCache thread_cache __attribute__((tls_model("initial-exec"))) = {
 // dlopen that loads the object. A later call could deadlock: another thread may be inside a dlopen that waits
 // for this thread, while the dlopen here waits for that thread.
 [[gnu::constructor]] void StayLoaded() {
-  Dl_info info;
-  link_map* self = nullptr;
-  const auto code = reinterpret_cast<void*>(&StayLoaded);
-  if (dladdr1(code, &info, reinterpret_cast<void**>(&self), RTLD_DL_LINKMAP) == 0 || self == nullptr) return;
+  dl_find_object self;
+  if (_dl_find_object(reinterpret_cast<void*>(&StayLoaded), &self) != 0) return;
   // The main program has no name and is never unloaded.
-  if (*self->l_name != '\0') dlopen(self->l_name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+  const char* const name = self.dlfo_link_map->l_name;
+  if (*name != '\0') dlopen(name, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
 // Returns pages that belong to the calling thread from now on; null if there is no memory.

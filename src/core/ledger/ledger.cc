@@ -134,8 +134,8 @@ void Ledger::AddReserved(SiteBooks books, int64_t bytes, int64_t segments) {
 
 // --- Events ---
 
-int64_t Ledger::WriteLog(Shard& shard, Scope scope, RecordedEvent event) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-  if (event.time == 0) event.time = scope == Scope::kAllShards ? TimeOfInstant() : log_.TimeInShard(&shard.log);
+int64_t Ledger::WriteLog(Shard& shard, Locks locks, RecordedEvent event) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  if (event.time == 0) event.time = locks == Locks::kAllShards ? TimeOfInstant() : log_.TimeInShard(&shard.log);
   log_.Write(event, static_cast<uint32_t>(&shard - shards_), &shard.log, &shard.next_event);
   return event.time;
 }
@@ -152,8 +152,8 @@ void Ledger::AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int seg
 int64_t Ledger::Event::LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes) {
   if (own_.next_event == nullptr) return 0;
   const int64_t time =
-      ledger_.WriteLog(own_, scope_, {0, id, record.bytes, record.site, 0, RecordedKind::kMoveFrom, true});
-  return ledger_.WriteLog(own_, scope_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
+      ledger_.WriteLog(own_, locks_, {0, id, record.bytes, record.site, 0, RecordedKind::kMoveFrom, true});
+  return ledger_.WriteLog(own_, locks_, {time, id, bytes, to, 0, RecordedKind::kMoveTo, false});
 }
 
 void Ledger::Event::Move(CounterRef counter, CounterRef counter_to, uint64_t id, const LiveRecord& record, SiteId to) {
@@ -372,7 +372,7 @@ int64_t Ledger::TimeOfInstant() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
 int64_t Ledger::LogInstant(RecordedKind kind, uint64_t id) const {
   const uint32_t used = used_.load(std::memory_order_relaxed);
   if (used == 0 || log_.mode() == EventLog::Mode::kOff) return 0;
-  return WriteLog(shards_[__builtin_ctz(used)], Scope::kAllShards, {0, id, 0, kNoRecordedSite, 0, kind, false});
+  return WriteLog(shards_[__builtin_ctz(used)], Locks::kAllShards, {0, id, 0, kNoRecordedSite, 0, kind, false});
 }
 
 void Ledger::OpenLog(Shard& shard) const {
@@ -425,7 +425,7 @@ void Ledger::LogOnly(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes)
   Shard& shard = ShardOfThisThread();
   SpinLockHolder hold(shard.lock);
   if (shard.next_event == nullptr) return;
-  WriteLog(shard, Scope::kOwnShard, {0, id, bytes, site, 0, kind, false});
+  WriteLog(shard, Locks::kOwnShard, {0, id, bytes, site, 0, kind, false});
 }
 
 }  // namespace hbmprof::internal

@@ -157,13 +157,13 @@ class Ledger {
 
   // One event. Holds the lock of the calling thread's shard, or of all shards, during its life. The thread must not
   // enter other events meanwhile.
-  enum class Scope : uint8_t { kOwnShard, kAllShards };
+  enum class Locks : uint8_t { kOwnShard, kAllShards };
   class Event {
    public:
-    Event(Ledger& ledger, Scope scope) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
-                                                                        scope_(scope),
+    Event(Ledger& ledger, Locks locks) ABSL_NO_THREAD_SAFETY_ANALYSIS : ledger_(ledger),
+                                                                        locks_(locks),
                                                                         own_(ledger.ShardOfThisThread()) {
-      if (scope == Scope::kAllShards) {
+      if (locks == Locks::kAllShards) {
         LookAtClock();
         ledger.LockAll();
       } else {
@@ -172,7 +172,7 @@ class Ledger {
     }
     ~Event() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       if (own_.events_left < 0) ledger_.Flush(own_);
-      if (scope_ == Scope::kAllShards) {
+      if (locks_ == Locks::kAllShards) {
         ledger_.UnlockAll();
       } else {
         own_.lock.Unlock();
@@ -181,7 +181,7 @@ class Ledger {
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
 
-    bool holds_all() const { return scope_ == Scope::kAllShards; }
+    bool holds_all() const { return locks_ == Locks::kAllShards; }
 
     // The counter that an event of a site changes.
     using CounterRef = Counter*;
@@ -234,7 +234,7 @@ class Ledger {
     // Writes an event to the event log, if that is on. Returns its time; 0 if the log is off.
     int64_t Log(RecordedKind kind, uint64_t id, SiteId site, int64_t bytes) {
       if (__builtin_expect(own_.next_event == nullptr, 1) != 0) return 0;
-      return ledger_.WriteLog(own_, scope_, {0, id, bytes, site, 0, kind, false});
+      return ledger_.WriteLog(own_, locks_, {0, id, bytes, site, 0, kind, false});
     }
     // Writes the two events of one change.
     int64_t LogMove(uint64_t id, const LiveRecord& record, SiteId to, int64_t bytes);
@@ -251,7 +251,7 @@ class Ledger {
     }
 
     Ledger& ledger_;
-    const Scope scope_;
+    const Locks locks_;
     Shard& own_;
   };
 
@@ -386,7 +386,7 @@ class Ledger {
   [[gnu::noinline]] Shard& UseShard();
   // Writes `event` to the shard's part of the log, which is on, with the present time, unless it has a time already.
   // Returns its time.
-  [[gnu::noinline]] int64_t WriteLog(Shard& shard, Scope scope, RecordedEvent event) const;
+  [[gnu::noinline]] int64_t WriteLog(Shard& shard, Locks locks, RecordedEvent event) const;
   [[gnu::noinline]] void AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int segments, uint64_t id,
                                          int64_t time);
   // Returns the time of an event that holds all locks: later than all events so far, and earlier than all that follow.

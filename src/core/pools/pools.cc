@@ -8,7 +8,7 @@ bool Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
   for (;;) {
     RecordPending();
     {
-      Event event(ledger_, Scope::kAllShards);
+      Event event(ledger_, Locks::kAllShards);
       if (HasEnded()) continue;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
       if (inserted == LiveTable::Inserted::kNoMemory) return false;
@@ -29,8 +29,8 @@ std::optional<LiveRecord> Pools::RemoveSlow(uint64_t id) {
 
 template <typename Agrees>
 std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
-  for (const Scope scope : {Scope::kOwnShard, Scope::kAllShards}) {
-    Event event(ledger_, scope);
+  for (const Locks locks : {Locks::kOwnShard, Locks::kAllShards}) {
+    Event event(ledger_, locks);
     std::optional<LiveRecord> erased;
     bool has_agreed = false;
     live_.Change(id, [&](LiveRecord* record) {
@@ -50,11 +50,11 @@ std::optional<LiveRecord> Pools::EraseIf(uint64_t id, const Agrees& agrees) {
 bool Pools::Move(uint64_t id, const LiveRecord& record, const Attributes& attributes) {
   const Site& site = sites_.At(record.site);
   const SiteId to = sites_.InternSite(site.stack, site.labels.With(attributes));
-  return to != kNoSite && ChangeSite(id, record, to, Scope::kAllShards);
+  return to != kNoSite && ChangeSite(id, record, to, Locks::kAllShards);
 }
 
-bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope) {
-  Event event(ledger_, scope);
+bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Locks locks) {
+  Event event(ledger_, locks);
   bool is_changed = false;
   live_.Change(id, [&](LiveRecord* record) {
     is_changed = record->site == expected.site;
@@ -70,9 +70,9 @@ bool Pools::ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledge
 bool Pools::Resize(uint64_t id, int64_t bytes) {
   bool exists = false;
   bool is_done = false;
-  for (Scope scope = Scope::kOwnShard; !is_done; scope = Scope::kAllShards) {
-    if (scope == Scope::kAllShards) RecordPending();
-    Event event(ledger_, scope);
+  for (Locks locks = Locks::kOwnShard; !is_done; locks = Locks::kAllShards) {
+    if (locks == Locks::kAllShards) RecordPending();
+    Event event(ledger_, locks);
     if (event.holds_all() && HasEnded()) continue;
     exists = live_.Change(id, [&](LiveRecord* record) {
       is_done = sites_.At(record->site).labels.attributes().kind == MemoryKind::kAlias || bytes == record->bytes;
@@ -235,7 +235,7 @@ void Pools::EndBlocks(PoolNumber pool, uint64_t start, uint64_t end) {
   CheckEndedIfDue();
 }
 
-void Pools::DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept) {
+void Pools::EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept) {
   RemoveWhere([&](uint64_t id, const LiveRecord& record) {
     const SiteLabels labels = sites_.At(record.site).labels;
     const Attributes attributes = labels.attributes();

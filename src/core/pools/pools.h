@@ -45,7 +45,7 @@
 namespace hbmprof::internal {
 
 class Pools final : private Ledger::PendingEvents {
-  using Scope = Ledger::Scope;
+  using Locks = Ledger::Locks;
   using Event = Ledger::Event;
 
  public:
@@ -70,7 +70,7 @@ class Pools final : private Ledger::PendingEvents {
   bool Add(uint64_t id, SiteId site, int64_t bytes) {
     const LiveRecord record = {site, PresentGeneration(), bytes};
     {
-      Event event(ledger_, Scope::kOwnShard);
+      Event event(ledger_, Locks::kOwnShard);
       const Event::CounterRef counter = event.Prepare(site, bytes);
       if (counter != nullptr &&
           (live_.TryInsert(id, record) || live_.Insert(id, record) == LiveTable::Inserted::kNew)) {
@@ -84,7 +84,7 @@ class Pools final : private Ledger::PendingEvents {
   std::optional<LiveRecord> Remove(uint64_t id) {
     LiveRecord record;
     {
-      Event event(ledger_, Scope::kOwnShard);
+      Event event(ledger_, Locks::kOwnShard);
       Event::CounterRef counter = nullptr;
       const bool is_erased = live_.TryErase(id, &record, [&] {
         counter = event.Prepare(record.site, 0);
@@ -121,14 +121,14 @@ class Pools final : private Ledger::PendingEvents {
   // Gives the live record of `id` another size, except if its kind is kAlias. Returns false if there is none.
   bool Resize(uint64_t id, int64_t bytes);
   // Gives the record of `id` the site `to`, which has the same book. Returns false if it does not have the site of
-  // `expected` any more. `scope`: kAllShards if one of the sites is a segment's.
-  bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Scope scope = Scope::kOwnShard);
+  // `expected` any more. `locks`: kAllShards if one of the sites is a segment's.
+  bool ChangeSite(uint64_t id, const LiveRecord& expected, SiteId to, Ledger::Locks locks = Locks::kOwnShard);
 
   // Ends all records that the pool has handed out and that begin in [start, end).
   void EndBlocks(PoolNumber pool, uint64_t start, uint64_t end);
   // Ends all records of a device, except those of the allocator `survivor` and of the ids in `kept`, which is sorted.
   // What pools have handed out always ends.
-  void DropDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept);
+  void EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept);
 
  private:
   // The highest bit is 0 in all addresses and in all handles of the backends.

@@ -17,6 +17,7 @@ constexpr size_t kDiscardedAtOnce = 1 << 15;  // buckets: 2 MiB, a large page
 
 LiveTable::LiveTable() {
   if (!MapArray(kFirstArray)) throw std::bad_alloc();
+  CountHostBytes(kMinBuckets * sizeof(Bucket));
   SetBuckets(kMinBuckets);
 }
 
@@ -25,7 +26,7 @@ LiveTable::~LiveTable() {
     const size_t bytes = BucketsOfArray(i) * sizeof(Bucket);
     if (origins_[i].load(std::memory_order_relaxed) != 0) UnmapRetiredPages(BucketAt(BucketsOfArray(i)), bytes);
   }
-  CountHostBytes(-static_cast<int64_t>((buckets_ - kMinBuckets) * sizeof(Bucket)));
+  CountHostBytes(-static_cast<int64_t>(buckets_ * sizeof(Bucket)));
 }
 
 LiveTable::LockedChain::LockedChain(const LiveTable& table, uint64_t id) : table_(table) {

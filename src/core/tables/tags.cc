@@ -13,7 +13,7 @@
 #include "src/base/pages.h"
 #include "src/base/spin_lock.h"
 #include "src/base/thread_state.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -166,8 +166,8 @@ struct ZeroEnded {
   char bytes[kMaxTagBytes + 1];
 };
 
-[[gnu::noinline]] void PushJoined(const InjectedProfiler& joined, std::string_view key, std::string_view value) {
-  joined.tag_push(ZeroEnded(key).bytes, ZeroEnded(value).bytes);
+[[gnu::noinline]] void PushInjected(const InjectedProfiler& injected, std::string_view key, std::string_view value) {
+  injected.tag_push(ZeroEnded(key).bytes, ZeroEnded(value).bytes);
 }
 
 }  // namespace
@@ -186,13 +186,13 @@ TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value)
 TagSetId BeginTag(std::string_view key, std::string_view value) {
   const TagSetId outer = current_tags;
   SetCurrentTags(ExtendTags(outer, key, value));
-  if (const InjectedProfiler* const joined = JoinedProfiler()) PushJoined(*joined, key, value);
+  if (const InjectedProfiler* const injected = InjectedOfProcess()) PushInjected(*injected, key, value);
   return outer;
 }
 
 void EndTag(TagSetId outer) {
   SetCurrentTags(outer);
-  if (const InjectedProfiler* const joined = JoinedProfiler()) joined->tag_pop();
+  if (const InjectedProfiler* const injected = InjectedOfProcess()) injected->tag_pop();
 }
 
 Labels WithProcessTags(const Labels& labels, const Labels& process_tags) {

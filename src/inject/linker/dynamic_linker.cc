@@ -51,9 +51,9 @@ using DlopenFunction = void*(const char* file, int flags);
 static void FindNextFunctions() {
   // Every C library has this version, so the search does not fail. (An error would take memory from malloc. A preloaded
   // malloc that calls dlsym at its first call, to find that of the C library, would call this file again, without end.)
-  void* const real = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
-  if (real == nullptr) __builtin_trap();  // not possible: every process has a C library
-  auto* const find_next = reinterpret_cast<DlsymFunction*>(real);
+  void* const c_library_dlsym = dlvsym(RTLD_NEXT, "dlsym", HBMPROF_FIRST_GLIBC);
+  if (c_library_dlsym == nullptr) __builtin_trap();  // not possible: every process has a C library
+  auto* const find_next = reinterpret_cast<DlsymFunction*>(c_library_dlsym);
   __atomic_store_n(&hbmprof_c_library_dlsym, find_next, __ATOMIC_RELEASE);
   // Without a version: those of other libraries have none.
   const auto find = [find_next](auto& function, const char* name) {
@@ -183,10 +183,10 @@ bool was_loaded_late = false;
 // program comes before it.
 bool IsAfterCLibrary() {
   static const char in_this_library = 0;
-  const auto map_of = [](const void* address) {
-    Dl_info info;
-    link_map* map = nullptr;
-    return dladdr1(address, &info, reinterpret_cast<void**>(&map), RTLD_DL_LINKMAP) != 0 ? map : nullptr;
+  // Not dladdr, which searches the object's whole table of symbols.
+  const auto map_of = [](const void* address) -> const link_map* {
+    dl_find_object found;
+    return _dl_find_object(const_cast<void*>(address), &found) == 0 ? found.dlfo_link_map : nullptr;
   };
   const link_map* const c_library = map_of(reinterpret_cast<const void*>(&gnu_get_libc_version));
   const link_map* object = map_of(&in_this_library);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "absl/time/time.h"
+#include "src/base/bytes_text.h"
 #include "src/base/cut_text.h"
 #include "src/export/utf8.h"
 
@@ -200,14 +201,7 @@ absl::Status CloseOutput() {
 std::string FormatValue(int64_t value, std::string_view unit, bool exact) {
   const bool is_bytes = unit == "bytes" || unit == "byte" || unit == "B";
   if (!is_bytes) return unit.empty() || unit == "count" ? std::to_string(value) : Cat(value, " ", unit);
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double scaled = static_cast<double>(value);
-  size_t power = 0;
-  while (!exact && std::fabs(scaled) >= 1023.995 && power + 1 < std::size(kUnits)) {
-    scaled /= 1024;
-    ++power;
-  }
-  return power == 0 ? Cat(value, " B") : absl::StrFormat("%.2f %s", scaled, kUnits[power]);
+  return exact ? Cat(value, " B") : internal::BytesText(value);
 }
 
 std::string Bytes(int64_t bytes, bool exact) { return FormatValue(bytes, "bytes", exact); }

@@ -47,8 +47,7 @@ enum fake_cuda_kind {
   FAKE_CUDA_MANAGED,
   FAKE_CUDA_HOST,
   FAKE_CUDA_REGISTERED,
-  FAKE_CUDA_SHARED,    // opened from elsewhere; takes nothing of the device
-  FAKE_CUDA_IMPORTED,  // the same, freed as stream-ordered memory is
+  FAKE_CUDA_IMPORTED,  // opened from elsewhere: takes nothing of the device, freed as stream-ordered memory is
   FAKE_CUDA_OBJECT,    // a handle: array, pool, stream, external memory
 };
 

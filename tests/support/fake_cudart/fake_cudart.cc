@@ -136,11 +136,6 @@ cudaError_t FreeOnStream(void* ptr, cudaStream_t stream) {
       ptr, Bit(FAKE_CUDA_STREAM_ORDERED) | Bit(FAKE_CUDA_IMPORTED) | Bit(FAKE_CUDA_MANAGED) | Bit(FAKE_CUDA_HOST));
 }
 
-cudaError_t IsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  *status = fake_cuda_is_capturing(stream) != 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-
 }  // namespace
 
 #define FAKE_CUDA_ENTER()                                 \
@@ -332,8 +327,6 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   return Events().Has(event) ? cudaSuccess : Fail(cudaErrorInvalidResourceHandle);
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t event) { return cudaEventQuery(event); }
-
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return cudaSuccess; }
 
 cudaError_t cudaStreamGetId(cudaStream_t stream, unsigned long long* id) {
@@ -351,28 +344,6 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   FAKE_CUDA_ENTER();
   if (Find(stream, 's') == nullptr) return Fail(cudaErrorInvalidResourceHandle);
   return static_cast<cudaError_t>(cuStreamEndCapture(stream, reinterpret_cast<void**>(graph)));
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  FAKE_CUDA_ENTER();
-  return IsCapturing(stream, status);
-}
-
-cudaError_t cudaStreamIsCapturing_ptsz(cudaStream_t stream, cudaStreamCaptureStatus* status) {
-  FAKE_CUDA_ENTER();
-  return IsCapturing(stream, status);
-}
-
-cudaError_t cudaStreamGetDevice(cudaStream_t stream, int* device) {
-  FAKE_CUDA_ENTER();
-  *device = DeviceOfStream(stream);
-  return cudaSuccess;
-}
-
-cudaError_t cudaStreamGetDevice_ptsz(cudaStream_t stream, int* device) {
-  FAKE_CUDA_ENTER();
-  *device = DeviceOfStream(stream);
-  return cudaSuccess;
 }
 
 cudaError_t cudaMallocAsync(void** ptr, size_t bytes, cudaStream_t stream) {
@@ -420,19 +391,6 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t* pool, const cudaMemPoolProps* prope
 cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool) {
   FAKE_CUDA_ENTER();
   return Destroy(Find(pool, 'p'));
-}
-
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* ptr) {
-  FAKE_CUDA_ENTER();
-  *attributes = {};
-  attributes->device = -2;
-  fake_cuda_block block;
-  if (fake_cuda_find(ptr, &block) == 0) return cudaSuccess;
-  attributes->device = block.device;
-  attributes->type = block.kind == FAKE_CUDA_MANAGED ? cudaMemoryTypeManaged
-                     : block.kind == FAKE_CUDA_HOST  ? cudaMemoryTypeHost
-                                                     : cudaMemoryTypeDevice;
-  return cudaSuccess;
 }
 
 }  // extern "C"

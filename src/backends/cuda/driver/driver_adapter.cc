@@ -19,23 +19,6 @@ Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
   return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
 }
 
-bool CudaDriverAdapter::RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
-  if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
-  const bool is_view = attributes.kind == MemoryKind::kAlias;
-  CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
-  return true;
-}
-
-void CudaDriverAdapter::Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
-  const Attributes attributes = OnCurrentDevice(buffer.kind);
-  // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
-  if (owner == nullptr) contexts_.Forget(buffer.id);
-  if (RecordRange(caller, buffer.id, buffer.bytes, attributes) && owner != nullptr) {
-    contexts_.Recorded(owner, buffer.id);
-  }
-  queries_.Recorded(attributes.device);
-}
-
 void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
                                     const CudaDriverStream& stream) {
   const CudaDriverQueries::Capture capture = queries_.CaptureOf(stream);
@@ -46,7 +29,7 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
     return;
   }
   RecordRange(caller, BufferId(address), bytes, attributes);
-  queries_.Recorded(attributes.device);
+  HasRecorded(attributes.device);
 }
 
 void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
@@ -56,7 +39,7 @@ void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
     Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     attributes.allocator = queries_.StreamOrderedAllocator();
     RecordRange(caller, pointer, bytes, attributes);
-    queries_.Recorded(attributes.device);
+    HasRecorded(attributes.device);
   });
 }
 
@@ -116,7 +99,7 @@ bool CudaDriverAdapter::EndContext(const void* context) {
   return true;
 }
 
-void CudaDriverAdapter::DropPrimaryContext(int device) {
+void CudaDriverAdapter::EndPrimaryContext(int device) {
   const DeviceId id = queries_.Device(device);
   // The memory of other contexts keeps its records. They are not removed and recorded again, because another thread can
   // free that memory at the same time.

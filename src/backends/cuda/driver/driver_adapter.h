@@ -17,6 +17,7 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
 #include "src/backends/cuda/driver/driver_memory.h"
+#include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/driver/driver_ranges.h"
 #include "src/backends/cuda/driver/memory_from_before.h"
 #include "src/backends/cuda/driver/tracked_call.h"
@@ -24,51 +25,6 @@
 #include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal {
-
-struct CudaDriverStream {
-  void* stream = nullptr;
-  bool per_thread_default = false;  // the null stream is the per-thread default stream
-};
-
-// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
-class CudaDriverQueries {
- public:
-  struct Pointer {
-    int device = -1;  // -1: the driver does not report it
-    MemoryKind kind = MemoryKind::kDevice;
-  };
-  struct Capture {
-    bool active = false;
-    const void* graph = nullptr;  // the graph that the stream is captured into
-  };
-
-  virtual ~CudaDriverQueries() = default;
-  // Returns the ordinal of the calling thread's current device, -1 if it has none.
-  virtual int CurrentDevice() = 0;
-  virtual const void* CurrentContext() = 0;
-  virtual Pointer DescribePointer(const void* address) = 0;
-  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
-  virtual size_t AddressRangeBytes(const void* address) = 0;
-  virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
-  virtual bool PrimaryContextActive(int device) = 0;
-  // Returns the free bytes of the current device; nullopt if there is no current device.
-  virtual std::optional<int64_t> FreeBytes() = 0;
-  // Returns the profiler's id of a device.
-  virtual DeviceId Device(int ordinal) = 0;
-  // Returns the allocator that labels stream-ordered memory.
-  virtual AllocatorId StreamOrderedAllocator() = 0;
-  // Called after an allocation on this device was recorded.
-  virtual void Recorded(DeviceId device) = 0;
-  // Called before mapped memory is unmapped.
-  virtual void Unmaps(uint64_t /*address*/, size_t /*bytes*/) {}
-};
-
-// Returns the attributes of stream-ordered memory at `address`.
-inline Attributes StreamOrderedAttributes(CudaDriverQueries& driver, const void* address, bool is_captured) {
-  const CudaDriverQueries::Pointer pointer = driver.DescribePointer(address);
-  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
-  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
-}
 
 class CudaDriverAdapter {
  public:
@@ -183,7 +139,7 @@ class CudaDriverAdapter {
     return ThenRecord(call, bytes, [&] {
       const Attributes attributes = At(properties->location);
       physical_.Created(caller, *handle, bytes, attributes);
-      queries_.Recorded(attributes.device);
+      HasRecorded(attributes.device);
     });
   }
   // A multicast object owns no memory; the memory that is bound to it has its own record.
@@ -209,10 +165,11 @@ class CudaDriverAdapter {
     return ThenRecord(
         call, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
   }
-  template <typename Call>
-  int Unmap(const Call& call, cuda_driver::CUdeviceptr address, size_t bytes) {
+  // Calls `before(address, bytes)` before the records change.
+  template <typename Call, typename Before>
+  int Unmap(const Call& call, cuda_driver::CUdeviceptr address, size_t bytes, const Before& before) {
     return ThenCall(call, [&] {
-      queries_.Unmaps(address, bytes);
+      before(address, bytes);
       bool has_ended = false;
       if (physical_.Unmap(address, bytes, &has_ended) == 0) RemoveFromBefore(address, bytes);
       return has_ended;
@@ -296,7 +253,7 @@ class CudaDriverAdapter {
     });
     RecordOrDrop(profiler_, 0, [&] {
       if (result == cuda_driver::kSuccess) {
-        for (const DeviceId device : launched.devices) queries_.Recorded(device);
+        for (const DeviceId device : launched.devices) HasRecorded(device);
       } else if (!launched.allocated.empty()) {
         graphs_.UndoLaunch(launched);
         CudaDriverRanges::Changed();
@@ -328,13 +285,13 @@ class CudaDriverAdapter {
   // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
   template <typename Call>
   int ResetPrimaryContext(const Call& call, int device) {
-    return ThenChange(call, [&] { DropPrimaryContext(device); });
+    return ThenChange(call, [&] { EndPrimaryContext(device); });
   }
   // The last release resets the context.
   template <typename Call>
   int ReleasePrimaryContext(const Call& call, int device) {
     return ThenChange(call, [&] {
-      if (!queries_.PrimaryContextActive(device)) DropPrimaryContext(device);
+      if (!queries_.PrimaryContextActive(device)) EndPrimaryContext(device);
     });
   }
 
@@ -395,8 +352,27 @@ class CudaDriverAdapter {
     return contexts_.Find(context) == nullptr ? nullptr : context;
   }
   // Records memory that the driver has allocated at `id`.
-  bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes);
-  void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner);
+  bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
+    if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
+    const bool is_view = attributes.kind == MemoryKind::kAlias;
+    CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
+    return true;
+  }
+  void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
+    const Attributes attributes = OnCurrentDevice(buffer.kind);
+    // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
+    if (owner == nullptr) contexts_.Forget(buffer.id);
+    if (RecordRange(caller, buffer.id, buffer.bytes, attributes) && owner != nullptr) {
+      contexts_.Recorded(owner, buffer.id);
+    }
+    HasRecorded(attributes.device);
+  }
+  // To be called after an allocation on the device was recorded. Memory from before is measured by the first such call
+  // that can do so.
+  void HasRecorded(DeviceId device) {
+    from_before_.Measure(device, kMeasureAttempts);
+    queries_.KeepBaseline(device);
+  }
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);
   void RecordShared(const Caller& caller, uint64_t address, const void* context);
@@ -407,7 +383,7 @@ class CudaDriverAdapter {
   void RemoveFromBefore(uint64_t address, size_t bytes);
   // Returns whether the creation of the context was recorded.
   bool EndContext(const void* context);
-  void DropPrimaryContext(int device);
+  void EndPrimaryContext(int device);
   Measurement Measure();
   // Returns by how many bytes the device's free memory has decreased; 0 if that cannot be determined.
   size_t BytesSince(const Measurement& before);

@@ -252,7 +252,7 @@ std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
   return static_cast<int64_t>(free);
 }
 
-void CudaDriverInProcess::Recorded(DeviceId device) {
+void CudaDriverInProcess::KeepBaseline(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed)) return;
   // Physical memory can be created before the context, whose memory is a part of the baseline.

@@ -1,6 +1,7 @@
-// Queries to the CUDA driver. They need no CUDA header, and call the process's own libcuda if the process has loaded it
-// (driver_table.h). Nothing here creates a context, changes the current context of a thread of the program, or changes
-// the runtime's last-error state. Everything here is thread-safe.
+// Queries to the CUDA driver, as an interface and for the process's own driver. They need no CUDA header, and call the
+// process's own libcuda if the process has loaded it (driver_table.h). Nothing here creates a context, changes the
+// current context of a thread of the program, or changes the runtime's last-error state. Everything here is
+// thread-safe.
 //
 // Not in this file: recording (adapter.h, driver_adapter.h).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
@@ -15,9 +16,52 @@
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_adapter.h"
 
 namespace hbmprof::internal {
+
+struct CudaDriverStream {
+  void* stream = nullptr;
+  bool per_thread_default = false;  // the null stream is the per-thread default stream
+};
+
+// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
+class CudaDriverQueries {
+ public:
+  struct Pointer {
+    int device = -1;  // -1: the driver does not report it
+    MemoryKind kind = MemoryKind::kDevice;
+  };
+  struct Capture {
+    bool active = false;
+    const void* graph = nullptr;  // the graph that the stream is captured into
+  };
+
+  virtual ~CudaDriverQueries() = default;
+  // Returns the ordinal of the calling thread's current device, -1 if it has none.
+  virtual int CurrentDevice() = 0;
+  virtual const void* CurrentContext() = 0;
+  virtual Pointer DescribePointer(const void* address) = 0;
+  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
+  virtual size_t AddressRangeBytes(const void* address) = 0;
+  virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
+  virtual bool PrimaryContextActive(int device) = 0;
+  // Returns the free bytes of the current device; nullopt if there is no current device.
+  virtual std::optional<int64_t> FreeBytes() = 0;
+  // Returns the profiler's id of a device.
+  virtual DeviceId Device(int ordinal) = 0;
+  // Returns the allocator that labels stream-ordered memory.
+  virtual AllocatorId StreamOrderedAllocator() = 0;
+  // Keeps the device's baseline (DeviceProbe::baseline), unless that has been done. Called after each record of an
+  // allocation on the device.
+  virtual void KeepBaseline(DeviceId device) = 0;
+};
+
+// Returns the attributes of stream-ordered memory at `address`.
+inline Attributes StreamOrderedAttributes(CudaDriverQueries& driver, const void* address, bool is_captured) {
+  const CudaDriverQueries::Pointer pointer = driver.DescribePointer(address);
+  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
+  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
+}
 
 // Returns "GPU:<ordinal>".
 std::string CudaDeviceName(int ordinal);
@@ -56,7 +100,7 @@ class CudaDriverInProcess : public CudaDriverQueries {
   std::optional<int64_t> FreeBytes() override;
   DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
   AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
-  void Recorded(DeviceId device) override;
+  void KeepBaseline(DeviceId device) override;
 
   // REQUIRES: no call was tracked before.
   void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/base/lazy.h"
 #include "src/base/utc_time.h"
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 #include "src/core/names.h"
 #include "src/export/device_stats.h"
 
@@ -168,7 +168,7 @@ Snapshot InjectedProfiler::TakeSnapshot() const {
 }
 
 void InjectedProfiler::ResetPeak(DeviceId device) const { reset_peak(NumberOf(device)); }
-void InjectedProfiler::DropDevice(DeviceId device, std::optional<AllocatorId>, const std::vector<BufferId>&) const {
+void InjectedProfiler::EndDevice(DeviceId device, std::optional<AllocatorId>, const std::vector<BufferId>&) const {
   drop_device(NumberOf(device));
 }
 

@@ -1,4 +1,4 @@
-#include "src/core/joined/injected.h"
+#include "src/core/injected/injected.h"
 
 #include <dlfcn.h>
 
@@ -41,7 +41,7 @@ bool FindAll() {
 }
 
 // Runs when the library is loaded, so that the dynamic linker's lock is not needed later.
-[[gnu::constructor]] void FindEarly() { JoinedProfiler(); }
+[[gnu::constructor]] void FindEarly() { InjectedOfProcess(); }
 
 }  // namespace
 

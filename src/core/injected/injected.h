@@ -5,8 +5,8 @@
 // guard detects it.
 //
 // What the C interface does not have is not there (Profiler::Default() in profiler.h has the list for users).
-#ifndef HBMPROF_SRC_CORE_JOINED_INJECTED_H_
-#define HBMPROF_SRC_CORE_JOINED_INJECTED_H_
+#ifndef HBMPROF_SRC_CORE_INJECTED_INJECTED_H_
+#define HBMPROF_SRC_CORE_INJECTED_INJECTED_H_
 
 #include <atomic>
 #include <cstddef>
@@ -92,7 +92,7 @@ struct InjectedProfiler {
   Snapshot TakeSnapshot() const;
   void ResetPeak(DeviceId device) const;
   // The injected library knows itself what survives.
-  void DropDevice(DeviceId device, std::optional<AllocatorId>, const std::vector<BufferId>&) const;
+  void EndDevice(DeviceId device, std::optional<AllocatorId>, const std::vector<BufferId>&) const;
 
   absl::StatusOr<std::string> Profile(const PprofOptions& options) const;
   std::string ExitProfile() const;
@@ -112,14 +112,14 @@ extern const InjectedProfiler kNoInjected;
 // The profiler that this copy has joined; kNoInjected if there is none to join; null before the search.
 extern std::atomic<const InjectedProfiler*> found_injected;
 
-// Searches for the injected library, sets found_injected, and returns what JoinedProfiler returns.
+// Searches for the injected library, sets found_injected, and returns what InjectedOfProcess returns.
 const InjectedProfiler* FindInjected();
 
 // Returns the functions of the injected library, whose profiler this copy has joined. Returns null if this copy uses
 // its own profiler: there is no injected library, its C interface does not have all of the functions above or is not
 // that of this version (docs/versions.md; then a message says so), or StaySeparate was called. The search is made once:
 // when this copy is loaded, or at the first call if that is earlier.
-inline const InjectedProfiler* JoinedProfiler() {
+inline const InjectedProfiler* InjectedOfProcess() {
   const InjectedProfiler* injected = found_injected.load(std::memory_order_acquire);
   if (injected == &kNoInjected) return nullptr;
   return injected != nullptr ? injected : FindInjected();
@@ -133,9 +133,9 @@ class ProfilerAccess {
  public:
   union OffProfiler;  // holds that of Profiler::Off(): see profiler.cc
   // Returns a profiler that records into `injected`.
-  static Profiler Joined(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
+  static Profiler RecordsInto(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
   // Returns the injected profiler that `profiler` has joined, or null.
-  static const InjectedProfiler* JoinedBy(const Profiler& profiler) { return profiler.joined_; }
+  static const InjectedProfiler* InjectedOf(const Profiler& profiler) { return profiler.joined_; }
   // Returns whether the profiler is neither a joined one nor Profiler::Off().
   static bool HasImpl(const Profiler& profiler) { return profiler.impl_ != nullptr; }
   // REQUIRES: HasImpl.
@@ -143,8 +143,8 @@ class ProfilerAccess {
 };
 
 // Returns the injected profiler that Profiler::Default() has joined, or null.
-inline const InjectedProfiler* JoinedByDefault() { return ProfilerAccess::JoinedBy(Profiler::Default()); }
+inline const InjectedProfiler* InjectedOfDefault() { return ProfilerAccess::InjectedOf(Profiler::Default()); }
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_JOINED_INJECTED_H_
+#endif  // HBMPROF_SRC_CORE_INJECTED_INJECTED_H_
