@@ -178,8 +178,7 @@ class Pages:
     self.source = source
     self.problems = []
     self.commands = 0
-    self.pages = ["README.md"] + sorted(glob.glob("docs/*.md", root_dir=source)) + sorted(
-        glob.glob("docs/spec/*.md", root_dir=source))
+    self.pages = ["README.md"] + sorted(glob.glob("docs/**/*.md", root_dir=source, recursive=True))
     self.texts = {page: self.read(page) for page in self.pages}
     self.blocks = [block for page in self.pages for block in self.read_blocks(page)]
 
