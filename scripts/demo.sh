@@ -42,10 +42,11 @@ leaks = [finding for finding in data["findings"] if finding["code"] == "LEAK"]
 if not leaks:
   sys.exit("error: no leak was found")
 stack = [frame.split(" ")[0] for frame in leaks[0]["stack"]]
+grew, each = leaks[0]["bytes"], leaks[0]["per_count"]
 path = reversed(stack[:stack.index("main")] if "main" in stack else stack)
 print()
 print("What leaks  ", stack[0])
-print(f"How much     {grew / 2**20:.2f} MiB in {requests:.0f} requests, {grew / 2**10 / requests:.0f} KiB per request")
+print(f"How much     {grew / 2**20:.2f} MiB in {grew / each:.0f} requests, {each / 2**10:.0f} KiB per request")
 print("Call path   ", "\n             ".join(path))
 '
 echo "Report       file://$PWD/$demo/report.html"

@@ -1,5 +1,5 @@
 // Recordings. A recording is a file that contains every event of Profiler::Default() and the time of each event
-// (docs/recording.md).
+// (docs/spec/recording.md).
 //
 //   absl::Status started = hbmprof::StartRecording("server.hbmrec");
 //   Serve(100);

@@ -1,4 +1,4 @@
-// The events of a recording as bytes. docs/recording.md describes them.
+// The events of a recording as bytes. docs/spec/recording.md describes them.
 #ifndef HBMPROF_SRC_RECORDING_EVENTS_H_
 #define HBMPROF_SRC_RECORDING_EVENTS_H_
 

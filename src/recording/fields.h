@@ -41,8 +41,8 @@ struct FunctionEntry {
   RecordingTables::FunctionName name;
 };
 
-// The lists of fields below, and HBMPROF_DEVICE_STATS, are those of the file format (docs/recording.md). They stay as
-// they are within a version.
+// The lists of fields below, and HBMPROF_DEVICE_STATS, are those of the file format (docs/spec/recording.md). They stay
+// as they are within a version.
 // The element of kHeader.
 template <typename Visit, typename Tables>
 void HeaderFields(Visit& visit, Tables& tables) {

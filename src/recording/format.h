@@ -1,4 +1,4 @@
-// The blocks of a recording, and the numbers and texts in them. docs/recording.md describes the format.
+// The blocks of a recording, and the numbers and texts in them. docs/spec/recording.md describes the format.
 #ifndef HBMPROF_SRC_RECORDING_FORMAT_H_
 #define HBMPROF_SRC_RECORDING_FORMAT_H_
 

@@ -1,4 +1,4 @@
-// Recordings: files with the events of a profiler over time (docs/recording.md describes the format).
+// Recordings: files with the events of a profiler over time (docs/spec/recording.md describes the format).
 //
 // Contents: RecordingTables, DriverSample, LostEvents: all data other than events (recorded_event.h). writer.h writes
 // them, and the command reads them (src/tool/reader).

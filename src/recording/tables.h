@@ -1,4 +1,4 @@
-// The tables, samples and lost events of a recording as bytes. docs/recording.md describes them.
+// The tables, samples and lost events of a recording as bytes. docs/spec/recording.md describes them.
 #ifndef HBMPROF_SRC_RECORDING_TABLES_H_
 #define HBMPROF_SRC_RECORDING_TABLES_H_
 

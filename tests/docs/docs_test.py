@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks README.md and docs/*.md: runs their commands, compiles their code, follows their links.
+"""Checks README.md, docs/*.md and docs/spec/*.md: runs their commands, compiles their code, follows their links.
 
 usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
        docs_test.py --machine PAGE LOG [--skip COMMAND]... -- SHELL...
@@ -55,6 +55,7 @@ import ast
 import concurrent.futures
 import difflib
 import fnmatch
+import glob
 import os
 import pty
 import re
@@ -177,8 +178,7 @@ class Pages:
     self.source = source
     self.problems = []
     self.commands = 0
-    folder = os.path.join(source, "docs")
-    self.pages = ["README.md"] + sorted("docs/" + name for name in os.listdir(folder) if name.endswith(".md"))
+    self.pages = ["README.md"] + sorted(glob.glob("docs/**/*.md", root_dir=source, recursive=True))
     self.texts = {page: self.read(page) for page in self.pages}
     self.blocks = [block for page in self.pages for block in self.read_blocks(page)]
 

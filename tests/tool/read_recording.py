@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the events of a recording as CSV. This program uses only docs/recording.md as its source, and no code of the
-project's reader, so that the two can be compared.
+"""Writes the events of a recording as CSV. This program uses only docs/spec/recording.md as its source, and no code
+of the project's reader, so that the two can be compared.
 
 usage: read_recording.py RECORDING > events.csv
 """

@@ -377,7 +377,7 @@ TEST(Tables, HaveEachEventOnce) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(written), {}), csv.out);
 }
 
-// read_recording.py has only docs/recording.md as its source.
+// read_recording.py has only docs/spec/recording.md as its source.
 TEST(Tables, EqualThoseOfAnIndependentReader) {
   const std::string file = ScratchDir() + "/load.hbmrec";
   MadeLoad load;

@@ -1,4 +1,4 @@
-// RecordedEvent: one change of the ledger, as a recording stores it (docs/recording.md).
+// RecordedEvent: one change of the ledger, as a recording stores it (docs/spec/recording.md).
 //
 // An event of the program (an allocation, a free, a resize) is one or more RecordedEvents with the same time. All of
 // them but the last have `is_continued`. The state of the ledger is defined after the last one only.

@@ -1,6 +1,6 @@
 // Decides whether a call site leaks: from one course, the bytes that it has in use at each of several dumps, and from
 // one dump, the times at which its live buffers were born and the ages that its freed buffers reached. Arithmetic only:
-// growth.h reads profiles and explains verdicts. docs/leaks.md describes the methods.
+// growth.h reads profiles and explains verdicts. docs/leaks.md says how users read them.
 #ifndef HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 #define HBMPROF_SRC_TOOL_GROWTH_JUDGE_H_
 
