@@ -3,7 +3,7 @@
 # the last commit into it, and runs the commands of the pages there, as they are written.
 #
 # usage: scripts/fresh_machine.sh [--skip COMMAND]... [PAGE...]
-#            PAGE: such as docs/packages.md; by default all pages that need no other page
+#            PAGE: such as docs/install.md; by default all pages that need no other page
 #            --skip: leaves out commands that begin with COMMAND, such as scripts/test.sh, which takes half an hour
 #
 # Each page has a machine of its own, in build/fresh_machine, which stays there if the page has a problem. The steps are
@@ -24,7 +24,7 @@ while [[ ${1-} == --skip ]]; do
   shift 2
 done
 pages=("$@")
-[[ $# -gt 0 ]] || pages=(README.md docs/{building,packages,torch,python,cuda_cpp,kubernetes,cuda}.md)
+[[ $# -gt 0 ]] || pages=(README.md docs/{install,torch,python,cuda_cpp,kubernetes,cuda}.md)
 for page in "${pages[@]}"; do
   [[ -e $page ]] || hbmprof_die "there is no page '$page'"
 done

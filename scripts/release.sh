@@ -8,8 +8,10 @@
 #
 # usage: scripts/release.sh [--packages-only]      leaves out step 1: for a commit that has passed it already
 #
-# It ends at the first step that fails. It needs Debian 12 on x86-64, root (for chroot) and the network. docs/packages.md
-# describes publishing.
+# It ends at the first step that fails. It needs Debian 12 on x86-64, root (for chroot) and the network.
+#
+# Before it, set the version in include/hbmprof/version.h, and commit. After it, sign SHA256SUMS (for example with `gpg
+# --detach-sign`), and publish the files with it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/lib/setup.sh

@@ -46,7 +46,7 @@ class Hbmprof(ConanFile):
 
     def generate(self):
         toolchain = CMakeToolchain(self)
-        # The command needs further libraries. The packages of docs/packages.md have it.
+        # The command needs further libraries. The packages of docs/install.md have it.
         toolchain.cache_variables["HBMPROF_BUILD_TOOL"] = False
         toolchain.generate()
 

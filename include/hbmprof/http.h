@@ -2,7 +2,7 @@
 //
 //   route                  answer                                                       read by
 //   /debug/pprof/heap      the profile (pprof, gzip-compressed)                         pprof, Pyroscope, Parca
-//   /metrics               metrics in the text format 0.0.4 (docs/live.md)              Prometheus
+//   /metrics               metrics in the text format 0.0.4 (docs/serve.md)             Prometheus
 //
 //   server.Get("/debug/pprof/heap", [](const Request& request, Response& response) {
 //     const hbmprof::HttpAnswer answer = hbmprof::AnswerHttpGet(request.target);

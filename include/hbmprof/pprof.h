@@ -49,11 +49,11 @@ struct PprofOptions {
 };
 
 // Returns `snapshot` as a profile: gzip bytes. Without a symbolizer (null) functions have no names; pprof then needs
-// the program's files. docs/profile.md describes every value, label and comment of the profile. Bytes of names and tags
-// that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent (an index is outside its
-// vector, a kind does not exist, tags are not sorted by key, or a module ends before it begins; the message has the
-// element), if the symbolizer did not return one name for each address, or if the profile exceeds a limit of `options`
-// even when as many samples as possible are merged. kResourceExhausted if the host has no memory.
+// the program's files. docs/spec/profile.md describes every value, label and comment of the profile. Bytes of names and
+// tags that are not UTF-8 become U+FFFD. Errors: kInvalidArgument if the snapshot is not consistent (an index is
+// outside its vector, a kind does not exist, tags are not sorted by key, or a module ends before it begins; the message
+// has the element), if the symbolizer did not return one name for each address, or if the profile exceeds a limit of
+// `options` even when as many samples as possible are merged. kResourceExhausted if the host has no memory.
 absl::StatusOr<std::string> SerializePprof(const Snapshot& snapshot, Symbolizer* symbolizer,
                                            const PprofOptions& options = {});
 

@@ -189,7 +189,7 @@ struct Snapshot {
   int64_t process_id = 0;
   std::string host;  // name of the machine
   // Variables of the environment that say which part of a distributed run, or which pod, this process is: name, value.
-  // docs/profile.md lists them.
+  // docs/spec/profile.md lists them.
   std::vector<std::pair<std::string, std::string>> environment;
 };
 

@@ -11,9 +11,9 @@ namespace hbmprof::internal {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;  // names and values
 
-// Returns the variables of docs/profile.md that the process had in its environment when its program started, with the
-// first 256 bytes of their values, in the order of that page. POD_NAMESPACE is also known if Kubernetes has mounted the
-// file that contains it. Only the first call opens files. Thread-safe. Throws std::bad_alloc.
+// Returns the variables of docs/spec/profile.md that the process had in its environment when its program started, with
+// the first 256 bytes of their values, in the order of that page. POD_NAMESPACE is also known if Kubernetes has mounted
+// the file that contains it. Only the first call opens files. Thread-safe. Throws std::bad_alloc.
 const Variables& RunEnvironment();
 // The same for an environment in the form of /proc/PID/environ.
 Variables RunEnvironmentIn(std::string_view block);

@@ -1,4 +1,4 @@
-// The metrics of a snapshot, for Prometheus. docs/live.md describes every metric and label.
+// The metrics of a snapshot, for Prometheus. docs/serve.md describes every metric and label.
 #ifndef HBMPROF_SRC_EXPORT_METRICS_H_
 #define HBMPROF_SRC_EXPORT_METRICS_H_
 

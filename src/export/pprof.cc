@@ -1,4 +1,4 @@
-// Converts a Snapshot to profile.proto bytes. docs/profile.md describes the result.
+// Converts a Snapshot to profile.proto bytes. docs/spec/profile.md describes the result.
 //
 // Not in this file: names for addresses (src/symbolize), writing files (src/base/atomic_file.h).
 #include "hbmprof/pprof.h"

@@ -405,16 +405,18 @@ class Test(Pages):
     return self.variables
 
   def check_packages(self):
-    """Checks that docs/building.md names exactly the packages that scripts/lib/setup.sh installs."""
+    """Checks that docs/install.md names exactly the packages that scripts/lib/setup.sh installs, in its blocks
+    `new-machine: installs packages`."""
     named = set()
     for block in self.blocks:
-      for _, command, _ in block.commands() if block.kind == "console" and block.page == "docs/building.md" else ():
+      is_read = block.page == "docs/install.md" and block.reason.startswith("installs packages")
+      for _, command, _ in block.commands() if is_read else ():
         if command.startswith("apt-get install "):
           named |= set(command.replace("\\\n", " ").split()[2:])
     arrays = re.findall(r"^HBMPROF_\w+_PACKAGES=\(([^)]*)\)", self.read("scripts/lib/setup.sh"), re.MULTILINE)
     installed = set(" ".join(arrays).split())
     if named != installed:
-      self.problem("docs/building.md", "the apt-get lines differ from scripts/lib/setup.sh in " +
+      self.problem("docs/install.md", "the apt-get lines differ from scripts/lib/setup.sh in " +
                    " ".join(sorted(named ^ installed)))
 
   # --- Builds. ---
@@ -457,12 +459,12 @@ class Test(Pages):
       os.symlink(path, os.path.join(scratch, "build", name))
 
   def hide_make(self):
-    """docs/building.md installs ninja and not make. So make fails here, as on a machine with only these packages."""
+    """docs/install.md installs ninja and not make. So make fails here, as on a machine with only these packages."""
     os.makedirs(self.no_make)
     for name in ("make", "gmake"):
       path = os.path.join(self.no_make, name)
       with open(path, "w", encoding="utf-8") as file:
-        file.write('#!/bin/sh\necho "docs/building.md does not install make: use -G Ninja" >&2\nexit 1\n')
+        file.write('#!/bin/sh\necho "docs/install.md does not install make: use -G Ninja" >&2\nexit 1\n')
       os.chmod(path, 0o755)
 
   def make_pprof(self):

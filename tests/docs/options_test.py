@@ -35,7 +35,7 @@ def main():
   pages = [root / "README.md", *root.glob("docs/**/*.md"), root / "docs/hbmprof.1.in",
            *root.glob("deploy/**/*.yaml"), *root.glob("deploy/**/*.service")]
   for page in pages:
-    if page.name in ("building.md", "packages.md", "recipe.yaml"):  # options of CMake and of the recipes
+    if page.name in ("install.md", "recipe.yaml"):  # options of CMake and of the recipes
       continue
     named = re.findall(r"(?:(?<!-D)\b(?=HBMPROF\w*=)|(?<=`)(?=HBMPROF\w*`)|(?<=name: ))(HBMPROF\w*)", page.read_text())
     for name in set(named):

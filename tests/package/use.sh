@@ -68,7 +68,7 @@ EOF
     [[ ! -e /usr/bin/hbmprof && ! -e /usr/lib/hbmprof ]]
     ;;
   tar)
-    # As the lines of docs/packages.md for an image do, and as an init container copies the folder into a volume.
+    # As the lines of docs/install.md for an image do, and as an init container copies the folder into a volume.
     mkdir -p /opt
     tar -xzf /files/*.tar.gz -C /opt
     folder=$(echo /opt/hbmprof-*)

@@ -23,7 +23,7 @@ absl::StatusOr<Profile> ParseProfile(std::string_view gzip_bytes);
 absl::StatusOr<Profile> ReadProfile(const std::string& path);
 
 // Returns the first error in the profile, as a sentence that names its position, or "". Makes the checks of the
-// strictest known readers (docs/profile.md), and checks the guarantees that this project gives for its profiles.
+// strictest known readers (docs/spec/profile.md), and checks the guarantees that this project gives for its profiles.
 std::string CheckProfile(const Profile& profile);
 
 // The profile as text, one line per sample, mapping and comment, with every index resolved; for golden files.

@@ -1,4 +1,4 @@
-// The ages of the buffers of a call site, as a profile holds them (docs/profile.md).
+// The ages of the buffers of a call site, as a profile holds them (docs/spec/profile.md).
 #ifndef HBMPROF_SRC_TOOL_PROFILE_AGES_H_
 #define HBMPROF_SRC_TOOL_PROFILE_AGES_H_
 

@@ -1,4 +1,4 @@
-// What the comments of a profile state (docs/profile.md).
+// What the comments of a profile state (docs/spec/profile.md).
 #ifndef HBMPROF_SRC_TOOL_PROFILE_INFO_H_
 #define HBMPROF_SRC_TOOL_PROFILE_INFO_H_
 

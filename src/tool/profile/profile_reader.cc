@@ -201,7 +201,7 @@ class Checker {
       if (ages.class_width_log2() > kMaxWidthLog2 || ages.first_class() > kMaxClasses ||
           ages.born_bytes_size() > static_cast<int>(kMaxClasses - ages.first_class()) ||
           ages.born_bytes_size() != ages.born_counts_size() || ages.freed_by_octave_size() > kOctaves) {
-        Fail("sample", i, "the ages of its buffers are not as docs/profile.md describes them");
+        Fail("sample", i, "the ages of its buffers are not as docs/spec/profile.md describes them");
       }
     }
   }

@@ -12,8 +12,8 @@ namespace hbmprof::tool {
 
 // A profile as it is in the file. Invariants: ids of mappings, locations and functions are nonzero and unique. Every
 // string index, every location id of a sample and every function id of a line refers to an existing entry. Every sample
-// has one value for each sample type. The ages of a sample are within the limits of docs/profile.md. The first string
-// is "". The mapping of a location may be missing, as in pprof.
+// has one value for each sample type. The ages of a sample are within the limits of docs/spec/profile.md. The first
+// string is "". The mapping of a location may be missing, as in pprof.
 class RawProfile {
  public:
   RawProfile();
