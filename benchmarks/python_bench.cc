@@ -3,7 +3,8 @@
 // The program has 100 thread-specific keys before its first allocation, as one that imports PyTorch.
 //
 // usage: python_bench LIBPYTHON                  prints the table
-//        python_bench LIBPYTHON on|off PAIRS     for instructions.sh: this number of pairs under 20 functions
+//        python_bench LIBPYTHON tracked PAIRS    for instructions.sh: so many pairs under 20 functions;
+//                                                with "untracked" none
 // LIBPYTHON: the shared library of an interpreter, such as libpython3.11.so.1.0
 #include <dlfcn.h>
 #include <pthread.h>
@@ -82,7 +83,7 @@ double MeasureUnder(int depth, bool python) {
 
 int main(int argc, char** argv) {
   if (argc != 2 && argc != 4) {
-    std::fprintf(stderr, "usage: python_bench LIBPYTHON [on|off PAIRS]\n");
+    std::fprintf(stderr, "usage: python_bench LIBPYTHON [tracked|untracked PAIRS]\n");
     return 1;
   }
   pthread_key_t key;
@@ -98,8 +99,8 @@ int main(int argc, char** argv) {
   Find<int(void*, const char*, void*)>("PyObject_SetAttrString")(main_module, "measure", function);
   if (argc == 4) {
     rounds = 1;
-    pairs = std::atoi(argv[3]);
-    MeasureUnder(20, std::strcmp(argv[2], "on") == 0);
+    pairs = std::strcmp(argv[2], "tracked") == 0 ? std::atoi(argv[3]) : 0;
+    MeasureUnder(20, true);
     return 0;
   }
   std::printf("| Python functions | off | on | added |\n|---|---|---|---|\n");
