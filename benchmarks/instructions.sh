@@ -8,6 +8,10 @@
 #
 # instructions.txt is of the preset dev and g++ 12, with which a test runs --check.
 #
+# The cases python3.11 and python3.12 are pairs under 20 Python functions in a process with 100 thread-specific keys, as
+# one that imports PyTorch. They are left out if the machine has no shared library of that interpreter in /usr/lib or
+# ~/.pyenv.
+#
 # Each count is the difference of two runs of different length, so that it does not contain the start of the program.
 # Captures under valgrind are as complete as without it.
 set -euo pipefail
@@ -22,9 +26,11 @@ build=${1:-$default}
 shift || true
 stored=benchmarks/instructions.txt
 [[ $# -gt 0 ]] || set -- fp_repeating nofp_repeating nofp_random256 fp_random256 fp_repeating_block fp_chain_only \
-  nofp_random10000
+  nofp_random10000 python3.11 python3.12
 bench=$build/benchmarks/record_bench
-[[ -x $bench ]] || { echo "error: no $bench: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
+for program in "$bench" "$build/benchmarks/python_bench"; do
+  [[ -x $program ]] || { echo "error: no $program: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
+done
 command -v valgrind >/dev/null || { echo "error: valgrind is missing (Debian: valgrind)" >&2; exit 1; }
 
 folder=$(mktemp -d)
@@ -33,11 +39,14 @@ trap 'rm -rf "$folder"' EXIT
 short=20000
 long=60000
 
+# library CASE: prints the path of the interpreter's shared library; nothing if there is none.
+library() { compgen -G "/usr/lib/*/lib$1.so.1.0" || compgen -G "$HOME/.pyenv/versions/${1#python}.*/lib/lib$1.so.1.0"; }
+
 # count CASE WORD PAIRS: prints the instructions of the whole run.
 count() {
-  local log=$folder/log
-  if ! valgrind --tool=callgrind --callgrind-out-file=/dev/null "$bench" \
-      --benchmark_filter="^$1/$2/.*threads:1\$" --pairs="$3" >"$log" 2>&1; then
+  local log=$folder/log command=("$bench" --benchmark_filter="^$1/$2/.*threads:1\$" --pairs="$3")
+  [[ $1 != python* ]] || command=("$build/benchmarks/python_bench" "$(library "$1" | head -1)" "$2" "$3")
+  if ! PYTHONHASHSEED=0 valgrind --tool=callgrind --callgrind-out-file=/dev/null "${command[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     exit 1
   fi
@@ -57,6 +66,11 @@ accepted=()
 echo "| case | untracked | added by tracking |"
 echo "|---|---|---|"
 for case in "$@"; do
+  if [[ $case == python* && -z $(library "$case") ]]; then
+    [[ $mode != accept ]] || { echo "error: no shared library for $case" >&2; exit 1; }
+    echo "| $case | no shared library | |"
+    continue
+  fi
   untracked=$(slope "$case" untracked)
   added=$(($(slope "$case" tracked) - untracked))
   echo "| $case | $untracked | $added |"

@@ -1,14 +1,20 @@
 // What do Python functions in the stack cost? Time per pair of an allocation and a free, below DEPTH nested Python
 // functions that stay the same, with Options::python off and on. The difference is the cost of the Python functions.
+// The program has 100 thread-specific keys before its first allocation, as one that imports PyTorch.
 //
-// usage: python_bench LIBPYTHON    the shared library of an interpreter, such as libpython3.11.so.1.0
+// usage: python_bench LIBPYTHON                  prints the table
+//        python_bench LIBPYTHON tracked PAIRS    for instructions.sh: so many pairs under 20 functions;
+//                                                with "untracked" none
+// LIBPYTHON: the shared library of an interpreter, such as libpython3.11.so.1.0
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "hbmprof/profiler.h"
@@ -39,6 +45,8 @@ Function* Find(const char* name) {
 }
 
 Profiler* profiler = nullptr;
+int rounds = 50;
+int pairs = 5000;  // of a round
 double best_nanoseconds = 0;
 
 [[gnu::noinline]] void Pair(uint64_t address) {
@@ -48,14 +56,12 @@ double best_nanoseconds = 0;
 
 // Called by the innermost Python function.
 void* Measure(void*, void*) {
-  constexpr int kPairs = 5000;
-  constexpr int kRounds = 50;
   best_nanoseconds = 1e9;
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < kPairs; ++i) Pair(0x1000 + static_cast<uint64_t>(i % 64) * 0x1000);
+    for (int i = 0; i < pairs; ++i) Pair(0x1000 + static_cast<uint64_t>(i % 64) * 0x1000);
     const std::chrono::duration<double, std::nano> time = std::chrono::steady_clock::now() - start;
-    best_nanoseconds = std::min(best_nanoseconds, time.count() / kPairs);
+    best_nanoseconds = std::min(best_nanoseconds, time.count() / pairs);
   }
   return Find<void*(long)>("PyLong_FromLong")(0);
 }
@@ -76,10 +82,12 @@ double MeasureUnder(int depth, bool python) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: python_bench LIBPYTHON\n");
+  if (argc != 2 && argc != 4) {
+    std::fprintf(stderr, "usage: python_bench LIBPYTHON [tracked|untracked PAIRS]\n");
     return 1;
   }
+  pthread_key_t key;
+  for (int i = 0; i < 100; ++i) pthread_key_create(&key, nullptr);
   library = dlopen(argv[1], RTLD_NOW | RTLD_GLOBAL);
   if (library == nullptr) {
     std::fprintf(stderr, "python_bench: %s\n", dlerror());
@@ -89,6 +97,12 @@ int main(int argc, char** argv) {
   void* main_module = Find<void*(const char*)>("PyImport_AddModule")("__main__");
   void* function = Find<void*(MethodDefinition*, void*, void*)>("PyCFunction_NewEx")(&method, nullptr, nullptr);
   Find<int(void*, const char*, void*)>("PyObject_SetAttrString")(main_module, "measure", function);
+  if (argc == 4) {
+    rounds = 1;
+    pairs = std::strcmp(argv[2], "tracked") == 0 ? std::atoi(argv[3]) : 0;
+    MeasureUnder(20, true);
+    return 0;
+  }
   std::printf("| Python functions | off | on | added |\n|---|---|---|---|\n");
   for (const int depth : {2, 20, 50}) {
     const double off = MeasureUnder(depth, false);

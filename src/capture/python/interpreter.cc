@@ -23,7 +23,6 @@ namespace {
 // Fills in the layout. Returns a description of the problem, or null if there is none.
 const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
   constexpr uint64_t kMaxOffset = 4096;
-  const int row = found->minor - kFirstPythonMinor;
   const int described = found->minor - 13;
   if (described >= 0) {
     if (std::memcmp(reinterpret_cast<const void*>(found->runtime), "xdebugpy", 8) != 0 ||
@@ -32,19 +31,15 @@ const char* ReadLayout(uintptr_t version, PythonInterpreter* found) {
     }
     if (Load<uint64_t>(found->runtime + 16) != 0) return "it is free-threaded";
   }
-  found->layout.chain = found->minor >= 12   ? PythonFrameChain::kShims
-                        : found->minor == 11 ? PythonFrameChain::kEntryFrames
-                        : found->minor == 10 ? PythonFrameChain::kOnePerActivationWithCframe
-                                             : PythonFrameChain::kOnePerActivation;
+  found->layout = UsualPythonLayout(found->minor);
+  found->has_usual_layout = true;
   for (const PythonField& field : kPythonFields) {
-    uint64_t offset = field.offset[row];
-    if (described >= 0 && field.described_at[described] != 0) {
-      offset = Load<uint64_t>(found->runtime + field.described_at[described]);
-      if (offset >= kMaxOffset || (offset == 0 && field.offset[row] != 0)) {
-        return "it describes its structs in an unknown way";
-      }
-    }
-    found->layout.*field.field = static_cast<uint16_t>(offset);
+    if (described < 0 || field.described_at[described] == 0) continue;
+    const auto offset = Load<uint64_t>(found->runtime + field.described_at[described]);
+    uint16_t& known = found->layout.*field.field;
+    if (offset >= kMaxOffset || (offset == 0 && known != 0)) return "it describes its structs in an unknown way";
+    if (offset != known && field.field != &PythonLayout::finalizing) found->has_usual_layout = false;
+    known = static_cast<uint16_t>(offset);
   }
   return nullptr;
 }

@@ -19,6 +19,7 @@ T Load(uintptr_t address) {
 // An interpreter that was found. Immutable once it is published, except for `words`.
 struct PythonInterpreter {
   PythonLayout layout;
+  bool has_usual_layout;  // `layout` is UsualPythonLayout(minor), apart from `finalizing`
   int minor;
   char version[16];
   const char* problem;     // why its frames are not read; empty if they are

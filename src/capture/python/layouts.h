@@ -60,7 +60,8 @@ struct PythonField {
   uint16_t PythonLayout::*field;
   uint16_t offset[kLastPythonMinor - kFirstPythonMinor + 1];
   // From 3.13 on, where the interpreter itself keeps the offset (in _Py_DebugOffsets, at the start of _PyRuntime). 0:
-  // it does not. If it does, `offset` matters only in that the field may be at offset 0 or not.
+  // it does not. If it does, `offset` only says whether the field may be at offset 0, and where it is if the
+  // interpreter has the usual layout, which is read faster.
   uint16_t described_at[2];
 };
 // clang-format off
@@ -91,6 +92,17 @@ inline constexpr PythonField kPythonFields[] = {
     {&PythonLayout::other_text,           { 72,  72,  72,  72,   56,   56,   56}, {}},
 };
 // clang-format on
+
+// The layout of the release builds of 3.`minor`.
+constexpr PythonLayout UsualPythonLayout(int minor) {
+  PythonLayout layout = {};
+  layout.chain = minor >= 12   ? PythonFrameChain::kShims
+                 : minor == 11 ? PythonFrameChain::kEntryFrames
+                 : minor == 10 ? PythonFrameChain::kOnePerActivationWithCframe
+                               : PythonFrameChain::kOnePerActivation;
+  for (const PythonField& field : kPythonFields) layout.*field.field = field.offset[minor - kFirstPythonMinor];
+  return layout;
+}
 
 }  // namespace hbmprof::internal
 

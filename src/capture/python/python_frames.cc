@@ -75,15 +75,20 @@ bool FindCharacters(const PythonLayout& layout, uintptr_t text, Characters* foun
          found->count <= kMaxCharacters;
 }
 
-// Returns a number that differs between different strs at the same address: the hash that the interpreter stores in the
-// str, or a hash of the contents.
-uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
-  constexpr uint64_t kNoHash = ~uint64_t{0};
-  const auto hash = Load<uint64_t>(text + kTextHash);
+// Returns a hash of the characters of `text`, a str.
+[[gnu::noinline, gnu::cold]] uint64_t HashOfCharacters(const PythonLayout& layout, uintptr_t text) {
   Characters characters;
-  if (hash != kNoHash || !FindCharacters(layout, text, &characters)) return hash;
+  if (!FindCharacters(layout, text, &characters)) return 0;
   const size_t bytes = std::min(characters.count * characters.width, kMaxFileBytes);
   return HashBytes(reinterpret_cast<const char*>(characters.at), bytes, characters.count);
+}
+
+// Returns a number that differs between different strs at the same address: the hash that the interpreter stores in the
+// str, or a hash of the contents.
+inline uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
+  constexpr uint64_t kNoHash = ~uint64_t{0};
+  const auto hash = Load<uint64_t>(text + kTextHash);
+  return __builtin_expect(hash != kNoHash, 1) != 0 ? hash : HashOfCharacters(layout, text);
 }
 
 // Writes `text`, a str, as UTF-8 to `buffer`, cut at `capacity` bytes. Returns the number of bytes; nullopt if it
@@ -202,56 +207,52 @@ uintptr_t Finalizing(const PythonInterpreter& python) {
   return __atomic_load_n(reinterpret_cast<const uintptr_t*>(word), __ATOMIC_ACQUIRE);
 }
 
-// Reads the keys of frames. Different call sites have different keys, even at the same address: when functions are
-// freed, others can be made at their addresses.
-class KeyReader {
+// Hashes the functions and instructions of frames. Different call sites have different hashes, even at the same
+// address: when functions are freed, others can be made at their addresses.
+class FrameHasher {
  public:
-  explicit KeyReader(const PythonInterpreter& python) : layout_(python.layout) {}
+  explicit FrameHasher(const PythonLayout& layout) : layout_(layout) {}
 
-  // `code`: a code object.
-  [[gnu::always_inline]] uint64_t Read(uintptr_t code, int64_t instruction) {
-    const auto name = Load<uintptr_t>(code + layout_.code_name);
+  // Returns a hash of the frame, and of all that has the hash `before`. `code`: a code object.
+  [[gnu::always_inline]] uint64_t Add(uint64_t before, uintptr_t code, int64_t instruction) {
     // No two code objects have the same version. When all versions are used up, it is 0. An interpreter that is ended
-    // and started again counts versions from the beginning. Therefore the key also contains the name.
+    // and started again counts versions from the beginning. Therefore the hash also contains the name.
     const uint64_t version = layout_.code_version != 0 ? Load<uint32_t>(code + layout_.code_version) : 0;
-    if (version == 0) return ReadByContents(code, name, instruction);
+    if (version == 0) return AddContents(before, code, instruction);
     const uint64_t at = code + static_cast<uint64_t>(instruction) * kHashSeed0;
-    return MultiplyFold(at ^ kHashSeed2, name ^ version * kHashSeed3);
+    return MultiplyFold(before ^ at, Load<uint64_t>(code + layout_.code_name) ^ version * kHashSeed3);
   }
 
  private:
-  // Makes the key of a code object without a version from its names, its first line, and its line table.
-  [[gnu::always_inline]] uint64_t ReadByContents(uintptr_t code, uintptr_t name, int64_t instruction) {
+  // Hashes a code object without a version by its names, its first line, and its line table. To find the line takes too
+  // long for each event. So the hash contains the size of the line table, its first, middle and last 8 bytes, and the
+  // addresses, instead of the line.
+  [[gnu::always_inline]] uint64_t AddContents(uint64_t before, uintptr_t code, int64_t instruction) {
     const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
       file_ = file;
       file_identity_ = TextIdentity(layout_, file);
     }
-    const uint64_t first_line = Load<uint32_t>(code + layout_.code_first_line);
-    const uint64_t at = LineTableIdentity(code) + static_cast<uint64_t>(instruction);
-    return MultiplyFold(TextIdentity(layout_, name) ^ first_line << 32 ^ kHashSeed2, file_identity_ ^ at * kHashSeed3);
-  }
-
-  // To find the line takes too long for each event. So the key contains the size, the beginning and the end of the line
-  // table, and the addresses, instead of the line.
-  [[gnu::always_inline]] uint64_t LineTableIdentity(uintptr_t code) const {
+    const uint64_t name = TextIdentity(layout_, Load<uintptr_t>(code + layout_.code_name));
+    const uint64_t named = before ^ name ^ uint64_t { Load<uint32_t>(code + layout_.code_first_line) } << 32;
     const auto table = Load<uintptr_t>(code + layout_.code_line_table);
+    const uint64_t at = code + table + static_cast<uint64_t>(instruction);
+    const uint64_t hash = MultiplyFold(named, file_identity_ ^ at * kHashSeed3);
     const auto size = Load<uint64_t>(table + kVarObjectSize);
-    const uintptr_t bytes = table + kBytesData;
-    const uint64_t sum = code + table + size * kHashSeed1;
-    if (size < 16) return HashBytes(reinterpret_cast<const char*>(bytes), size, sum);
-    return sum + (Load<uint64_t>(bytes) ^ kHashSeed1) * kHashSeed0 +
-           (Load<uint64_t>(bytes + 8) ^ Load<uint64_t>((bytes + size - 8) & ~uintptr_t{7}) << 1) * kHashSeed2;
+    const auto* bytes = reinterpret_cast<const char*>(table + kBytesData);
+    if (size < 8) return HashBytes(bytes, size, hash);
+    const auto word = [bytes](size_t i) { return *reinterpret_cast<const AnyWord*>(bytes + i); };
+    return MultiplyFold(hash ^ word(0), (word((size - 8) / 2) + size) ^ word(size - 8) * kHashSeed2);
   }
 
+  using AnyWord [[gnu::aligned(1), gnu::may_alias]] = uint64_t;
   const PythonLayout& layout_;
   uintptr_t file_ = 0;  // the last one
   uint64_t file_identity_ = 0;
 };
 
 // Returns the calling thread's PyThreadState. Returns 0 if the thread has none, or one that must not be read.
-uintptr_t FindThreadState(const PythonInterpreter& python) {
-  const PythonLayout& layout = python.layout;
+[[gnu::always_inline]] inline uintptr_t FindThreadState(const PythonInterpreter& python, const PythonLayout& layout) {
   if (!python.is_permanent && !IsLoaded(python)) return 0;
   // The key is deleted when the interpreter ends. If the interpreter is started again, it may have another key.
   if (Load<int32_t>(python.runtime + layout.tss) != 1) return 0;
@@ -270,16 +271,16 @@ uintptr_t FindThreadState(const PythonInterpreter& python) {
 // activations that they belong to:
 //   bool Frame(code, instruction)  false: a check failed
 //   void EndActivation(marker)     after an activation's last frame; `marker` as in PythonWorkspace::Activation
+// `layout`: that of the interpreter, as a constant if it is a usual one.
 // Returns false if there is no frame, or if a check failed.
 template <typename Visitor>
-bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visitor) {
-  const uintptr_t state = FindThreadState(python);
+[[gnu::always_inline]] inline bool ReadFrames(const PythonInterpreter& python, const PythonLayout& layout,
+                                              int max_frames, Visitor* visitor) {
+  const uintptr_t state = FindThreadState(python, layout);
   if (state == 0) return false;
-  const PythonLayout layout = python.layout;
   constexpr int kMaxSteps = 1 << 24;  // their frames would take more than 1 GiB
   constexpr uint8_t kOwnedByGenerator = 1;
   constexpr uint8_t kFirstShimOwner = 3;
-  constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
   const bool has_shims = layout.chain == PythonFrameChain::kShims;
   const bool has_entries = layout.chain == PythonFrameChain::kEntryFrames;
   const bool has_cframes = has_entries || layout.chain == PythonFrameChain::kOnePerActivationWithCframe;
@@ -294,12 +295,13 @@ bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visito
   uintptr_t frame =
       Load<uintptr_t>(layout.thread_frame != 0 ? state + layout.thread_frame : cframe + layout.cframe_frame);
   int visited = 0;
-  for (int step = 0; frame != 0; ++step, frame = Load<uintptr_t>(frame + layout.frame_previous)) {
-    if (!IsObjectAddress(frame) || step == kMaxSteps) return false;
+  int step = 0;
+  for (; IsObjectAddress(frame); frame = Load<uintptr_t>(frame + layout.frame_previous)) {
+    if (++step == kMaxSteps) return false;
     const uint8_t owner = has_owners ? Load<uint8_t>(frame + layout.frame_owner) : 0;
     if (has_shims && owner >= kFirstShimOwner) {
       visitor->EndActivation(frame);
-      if (visited >= max_frames) break;
+      if (visited >= max_frames) return true;
       continue;
     }
     if (visited < max_frames) {
@@ -315,7 +317,6 @@ bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visito
       } else {
         instruction = Load<int32_t>(frame + layout.frame_instruction);
       }
-      if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions) return false;
       if (has_begun) {
         if (!visitor->Frame(code, instruction)) return false;
         ++visited;
@@ -331,35 +332,52 @@ bool ReadFrames(const PythonInterpreter& python, int max_frames, Visitor* visito
       cframe = Load<uintptr_t>(cframe + layout.cframe_previous);
     }
     visitor->EndActivation(marker);
-    if (is_enough) break;
+    if (is_enough) return true;
   }
-  return visited > 0;
+  return frame == 0 && visited > 0;
 }
 
 class Digest {
  public:
-  Digest(const PythonInterpreter& python, uintptr_t sp) : keys_(python), sp_(sp) {}
+  Digest(const PythonLayout& layout, uintptr_t sp) : frames_(layout), sp_(sp) {}
   [[gnu::always_inline]] bool Frame(uintptr_t code, int64_t instruction) {
-    hash_ = MultiplyFold(hash_ ^ keys_.Read(code, instruction), kHashSeed1);
+    hash_ = frames_.Add(hash_, code, instruction);
     return true;
   }
   void EndActivation(uintptr_t marker) { hash_ = MultiplyFold(hash_ ^ (marker == 0 ? 0 : marker - sp_), kHashSeed2); }
   uint64_t value() const { return hash_ | 1; }
 
  private:
-  KeyReader keys_;
+  FrameHasher frames_;
   const uintptr_t sp_;
   uint64_t hash_ = kHashSeed0;
 };
+
+[[gnu::always_inline]] inline uint64_t DigestWith(const PythonInterpreter& python, const PythonLayout& layout,
+                                                  uintptr_t sp, int max_frames) {
+  Digest digest(layout, sp);
+  return ReadFrames(python, layout, max_frames, &digest) ? digest.value() : 0;
+}
+
+// The digest if the interpreter has the usual layout, whose constants halve the time.
+template <int kMinor>
+uint64_t UsualDigest(const PythonInterpreter& python, uintptr_t sp, int max_frames) {
+  static constexpr PythonLayout kLayout = UsualPythonLayout(kMinor);
+  return DigestWith(python, kLayout, sp, max_frames);
+}
+constexpr uint64_t (*kUsualDigests[])(const PythonInterpreter&, uintptr_t, int) = {
+    UsualDigest<8>,  UsualDigest<9>,  UsualDigest<10>, UsualDigest<11>,
+    UsualDigest<12>, UsualDigest<13>, UsualDigest<14>};
+static_assert(std::size(kUsualDigests) == kLastPythonMinor - kFirstPythonMinor + 1);
 
 // Puts the words of the frames, and their activations, into the workspace.
 class Collector {
  public:
   Collector(const PythonInterpreter& python, PythonWorkspace* workspace)
-      : python_(python), keys_(python), workspace_(*workspace) {}
+      : python_(python), hasher_(python.layout), workspace_(*workspace) {}
 
   bool Frame(uintptr_t code, int64_t instruction) {
-    const uint64_t key = keys_.Read(code, instruction);
+    const uint64_t key = hasher_.Add(kHashSeed0, code, instruction);
     WordBucket& known = python_.words[key >> (64 - PythonInterpreter::kWordBits)];
     uint64_t word = known.Find(key);
     if (word == 0) {
@@ -381,7 +399,11 @@ class Collector {
     const PythonLayout& layout = python_.layout;
     const auto name = Load<uintptr_t>(code + layout.code_name);
     const auto file = Load<uintptr_t>(code + layout.code_filename);
-    if (!IsOfType(name, python_.unicode_type) || !IsOfType(file, python_.unicode_type)) return 0;
+    constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
+    if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions || !IsOfType(name, python_.unicode_type) ||
+        !IsOfType(file, python_.unicode_type)) {
+      return 0;
+    }
     const std::optional<size_t> function_bytes = WriteUtf8(layout, name, workspace_.function, kMaxFunctionBytes);
     const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes).value_or(0);
     if (!function_bytes.has_value()) return 0;
@@ -391,7 +413,7 @@ class Collector {
   }
 
   const PythonInterpreter& python_;
-  KeyReader keys_;
+  FrameHasher hasher_;
   PythonWorkspace& workspace_;
   int frames_ = 0;
   int activations_ = 0;
@@ -430,8 +452,8 @@ bool PythonIsEnding() {
 uint64_t DigestPythonFrames(uintptr_t sp, int max_frames) {
   const PythonInterpreter* python = readable_python.load(std::memory_order_acquire);
   if (python == nullptr) return 0;
-  Digest digest(*python, sp);
-  return ReadFrames(*python, max_frames, &digest) ? digest.value() : 0;
+  if (!python->has_usual_layout) return DigestWith(*python, python->layout, sp, max_frames);
+  return kUsualDigests[python->minor - kFirstPythonMinor](*python, sp, max_frames);
 }
 
 PythonWorkspace* AcquirePythonWorkspace() {
@@ -451,7 +473,7 @@ CapturedStack MergePythonFrames(const Caller& caller, const CapturedStack& nativ
   if (python == nullptr || native.depth == 0) return native;
   PythonWorkspace& work = *workspace;
   Collector collector(*python, workspace);
-  if (!ReadFrames(*python, std::min(max_depth, kMaxStackDepth), &collector) ||
+  if (!ReadFrames(*python, python->layout, std::min(max_depth, kMaxStackDepth), &collector) ||
       !FindStackPointers(caller, native, work.stack_pointer)) {
     return native;
   }

@@ -157,9 +157,9 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const Answers answers, JudgeAll(options));
   const std::vector<Finding> findings = AllFindings(answers);
   const size_t shown = options.rows == 0 ? findings.size() : std::min(options.rows, findings.size());
-  const bool is_judged =
-      answers.problems.empty() &&
-      absl::c_all_of(answers.programs, [](const Findings& program) { return program.not_judged.empty(); });
+  const bool is_judged = answers.problems.empty() && absl::c_all_of(answers.programs, [](const Findings& program) {
+                           return program.not_judged.empty();
+                         });
   const size_t sources = options.rows == 0 ? answers.programs.size() : std::min(kShownSources, answers.programs.size());
   if (options.json) {
     Json json = {{"version", kJsonVersion}};
