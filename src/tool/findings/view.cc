@@ -1,8 +1,7 @@
 // The renderings of findings.
-#include "src/tool/findings/findings.h"
-
 #include <cmath>
 
+#include "src/tool/findings/findings.h"
 #include "src/tool/profile/series.h"
 
 namespace hbmprof::tool {

@@ -107,9 +107,9 @@ class SiteJudge {
       site.sure = !is_leak ? Sure::kLow : is_steady ? Sure::kHigh : life.times >= 9 ? Sure::kMedium : Sure::kLow;
       const double newest = now_ - life.newest;
       const bool until_now = newest <= life.settled + 2 * table.class_seconds;
-      const std::string kept =
-          Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ", FormatDuration(now_ - life.oldest),
-              " ago until ", until_now ? "now" : FormatDuration(newest) + " ago", " were never freed");
+      const std::string kept = Cat(FormatValue(static_cast<int64_t>(life.kept), "count"), " buffers from ",
+                                   FormatDuration(now_ - life.oldest), " ago until ",
+                                   until_now ? "now" : FormatDuration(newest) + " ago", " were never freed");
       site.why = is_leak                             ? Cat(kept, "; ", freed)
                  : life.finding == Finding::kSlowing ? Cat("is slowing down: ", kept, ", fewer and fewer")
                  : life.finding == Finding::kBatch
