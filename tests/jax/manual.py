@@ -86,7 +86,7 @@ def main(arguments):
       folder = os.path.join(root, program)
       run(folder, arguments, program)
       check(tool, folder)
-    print(run_tool(tool, "top", "--tree", "--own", "--show-from", "^func2$",
+    print(run_tool(tool, "top", "--tree", "--own", "--focus", "^func2$",
                    os.path.join(root, "functions/ours.1.pb.gz")))
   print("the same attribution" if failed == 0 else f"{failed} differ")
   return 0 if failed == 0 else 1

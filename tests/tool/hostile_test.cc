@@ -296,7 +296,7 @@ TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
       {"leaks", path, path, path, "--json"},
       {"convert", path, "--to", "ndjson"},
       {"report", path, path, path, "-o", dir + "/report.html"},
-      {"symbolize", path, "-o", dir + "/named", "--no-cache"},
+      {"symbolize", path, "-o", dir + "/named"},
   };
   for (const std::vector<std::string>& command : commands) {
     const Cost cost = Measure(command, dir + "/err");

@@ -201,8 +201,6 @@ TEST(ByLibrary, SelectsSamples) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   Write(path, Stacks());
   EXPECT_EQ(ToolJson({"top", "--where", "library=NCCL", path})["total"], 200);
-  EXPECT_EQ(ToolJson({"top", "--tagfocus", "library=^(NCCL|own code)$", path})["selected"], 300);
-  EXPECT_EQ(ToolJson({"top", "--tagignore", "library=NCCL", path})["selected"], 800);
 }
 
 TEST(ByLibrary, ShowsTheChangeOfEachLibrary) {

@@ -76,12 +76,11 @@ TEST_F(Unreadable, DataAfterTheGzipStream) {
 }
 TEST_F(Unreadable, MessageCutOff) {
   const std::string bytes = Sound().message().SerializeAsString();
-  Expect(bytes.substr(0, bytes.size() - 3), "cannot be read at byte ");
-  Expect(bytes.substr(0, bytes.size() / 4), " bytes, and only ");
+  Expect(bytes.substr(0, bytes.size() - 3), "this is not a pprof profile, or a damaged one");
 }
 TEST_F(Unreadable, FieldLengthOfFourGigabytes) {
   // string_table, 0xFFFFFFFF bytes.
-  Expect(std::string("\x32\xff\xff\xff\xff\x0f", 6), "claims 4294967295 bytes, and only 0 follow");
+  Expect(std::string("\x32\xff\xff\xff\xff\x0f", 6), "this is not a pprof profile, or a damaged one");
 }
 TEST_F(Unreadable, GzipBomb) {
   Expect(*hbmprof::internal::Gzip(std::string(size_t{300} << 20, '\0')),

@@ -199,8 +199,8 @@ bool GoHeap(const std::string& path) {
 
 // Profiles that the format allows but no program writes: recursion, negative values, two equal stacks, no stack, sparse
 // ids, code without any name.
-ProfileMaker Odd(int seed, const std::string& unit = "bytes") {
-  ProfileMaker maker({{"b", unit}, {"a", "count"}});
+ProfileMaker Odd(int seed) {
+  ProfileMaker maker({{"b", "bytes"}, {"a", "count"}});
   std::mt19937 random(static_cast<unsigned>(seed));
   const uint64_t mapping = maker.Mapping(0x1000, 0x9000, 0, seed % 2 == 0 ? "" : "/x/some.so");
   std::vector<uint64_t> locations;
@@ -288,15 +288,10 @@ TEST_F(AgainstPprof, FrameFiltersHaveTheSameRows) {
       {{"focus", "layer_[0-3]|f[135]|method|KvCache|Decode|Alloc"}},
       {{"focus", "libx|some|app|server$"}},
       {{"ignore", "layer_7|outer|Inner|Decode|libclosed|runtime"}},
-      {{"hide", "layer_[0-5]|f[1-4]|ns::|Run|app"}},
-      {{"hide", "\\.py$|\\.cc$|libx|nowhere"}},
-      {{"show", "layer_1|f|ns|main|Weights"}},
-      {{"show", "libx|some\\.so|server"}},
-      {{"show_from", "layer_2|f5|Helper|Decode|main"}},
-      {{"show_from", "app$|some\\.so|class\\.cc|model"}},
+      {{"focus", "\\.py$|\\.cc$|libx|nowhere"}},
+      {{"ignore", "layer_[0-5]|f[1-4]|ns::|Run|app"}},
       {{"focus", "layer_1|f[1-5]|Class"}, {"ignore", "layer_[89]|f7|Helper"}},
-      {{"focus", "main|layer_3|f2"}, {"hide", "layer_3|f2|method"}},
-      {{"hide", "f1|Inner|layer_4"}, {"show", "f|ns|layer"}, {"show_from", "f[2-6]|Class|layer_[2-6]"}},
+      {{"focus", "main|layer_3|f2"}, {"ignore", "layer_3|f2|method"}},
       {{"focus", "no such function"}},
   };
   for (const Made& made : made_) {
@@ -309,7 +304,7 @@ TEST_F(AgainstPprof, FrameFiltersHaveTheSameRows) {
       std::vector<std::string> pprofs;
       std::string text;
       for (const Filter& filter : filters) {
-        ours.insert(ours.end(), {filter.name == "show_from" ? "--show-from" : "--" + filter.name, filter.value});
+        ours.insert(ours.end(), {"--" + filter.name, filter.value});
         pprofs.push_back("-" + filter.name + "=" + filter.value);
         text += pprofs.back() + " ";
       }
@@ -323,37 +318,13 @@ TEST_F(AgainstPprof, FrameFiltersHaveTheSameRows) {
   }
 }
 
-TEST_F(AgainstPprof, TagFiltersHaveTheSameRows) {
-  const std::pair<std::string, std::vector<std::string>> cases[] = {
-      {"jax0", {"kind=buffer", "device=TPU_[12]", "buffer", "TPU_1,buffer", "kind=executable,nothing", "device:TPU_3"}},
-      {"tcmalloc0",
-       {"bytes=16b:48b", "bytes=32b", "bytes=:32b", "bytes=17b:", "32b:", "bytes=32", "bytes=1kb:", "bytes=16B:1kb",
-        "bytes=16b:48", "bytes"}},
-      {"ours",
-       {"phase=decode", "request_class=chat,batch", "phase=", "bytes=1mb:2mb", "bytes=64kb:", "bytes=:64kb", "GPU:0",
-        "kind=dev"}},
-  };
-  for (const auto& [name, filters] : cases) {
-    const auto made =
-        std::find_if(made_.begin(), made_.end(), [&name = name](const Made& one) { return one.name == name; });
-    ASSERT_NE(made, made_.end());
-    for (const std::string& filter : filters) {
-      SCOPED_TRACE(name + " " + filter);
-      EXPECT_EQ(FilteredRows({"top", made->path, "--tagfocus", filter}),
-                PprofRows({"-tagfocus=" + filter, made->path}));
-      EXPECT_EQ(FilteredRows({"top", made->path, "--tagignore", filter}),
-                PprofRows({"-tagignore=" + filter, made->path}));
-    }
-  }
-}
-
 TEST_F(AgainstPprof, FilteredDiffHasTheSameRows) {
   for (const Made& made : made_) {
     if (made.name.find_first_of("123") != std::string::npos) continue;
     SCOPED_TRACE(made.name);
     const std::string focus = "layer_[0-3]|f[135]|method|Decode|main|0x4010";
-    EXPECT_EQ(FilteredRows({"diff", made.path, made.other, "--focus", focus, "--hide", "layer_2|f1|Inner"}),
-              PprofRows({"-diff_base", made.path, "-focus=" + focus, "-hide=layer_2|f1|Inner", made.other}));
+    EXPECT_EQ(FilteredRows({"diff", made.path, made.other, "--focus", focus, "--ignore", "layer_2|f1|Inner"}),
+              PprofRows({"-diff_base", made.path, "-focus=" + focus, "-ignore=layer_2|f1|Inner", made.other}));
   }
 }
 
@@ -436,9 +407,6 @@ TEST(Filters, WarnAboutAnExpressionThatMatchesNothing) {
   const CommandResult frames = RunTool({"top", path, "--ignore", "nothing"});
   EXPECT_EQ(frames.exit_code, 0);
   EXPECT_EQ(frames.err, "hbmprof top: warning: --ignore matches nothing\n");
-  const CommandResult labels = RunTool({"top", path, "--tagfocus", "device=GPU:9"});
-  EXPECT_EQ(labels.exit_code, 0);
-  EXPECT_EQ(labels.err, "hbmprof top: warning: --tagfocus matches nothing\n");
 }
 
 TEST_F(AgainstPprof, SeveralFilesAreAddedUp) {
@@ -446,13 +414,6 @@ TEST_F(AgainstPprof, SeveralFilesAreAddedUp) {
     SCOPED_TRACE(made.name);
     EXPECT_EQ(ToolRows({"top", made.path, made.other}), PprofRows({made.path, made.other}));
   }
-}
-
-TEST_F(AgainstPprof, DiffUsesTheFinerUnit) {
-  Odd(1, "kilobytes").Write(dir_ + "/kilobytes");
-  Odd(2, "bytes").Write(dir_ + "/bytes");
-  EXPECT_EQ(ToolRows({"diff", "--type", "b", dir_ + "/kilobytes", dir_ + "/bytes"}),
-            PprofRows({"-sample_index=b", "-diff_base", dir_ + "/kilobytes", dir_ + "/bytes"}));
 }
 
 TEST_F(AgainstPprof, PeekHasTheSameCallersAndCallees) {

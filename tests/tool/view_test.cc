@@ -536,23 +536,6 @@ class OnATerminal : public testing::Test {
 };
 
 // The lines of a table fit the terminal: names are shortened, numbers and the ends of paths stay.
-TEST_F(OnATerminal, RanksShowTheInnermostFunctions) {
-  for (int rank = 0; rank < 2; ++rank) {
-    ProfileMaker maker;
-    maker.Comment("environment RANK=" + std::to_string(rank) + " WORLD_SIZE=2");
-    maker.Comment("hbmprof version=1 host=node pid=" + std::to_string(rank + 1));
-    maker.Sample({maker.Frame("kv::Grow"), maker.Frame("llm::Server::HandleRequest"), maker.Frame("main")},
-                 {1, (rank + 1) << 20});
-    maker.Write(rank == 0 ? before_ : after_);
-  }
-  const auto ranks = [&](unsigned short columns) {
-    return RunOnTerminal({"diff", "--ranks", before_, after_}, {{"PAGER", "cat"}, {"NO_COLOR", "1"}}, 200, columns);
-  };
-  EXPECT_THAT(ranks(200), HasSubstr("  kv::Grow < llm::Server::HandleRequest < main\n"));
-  EXPECT_THAT(ranks(100), HasSubstr("  kv::Grow < llm::Server::HandleRequest\n"));
-  EXPECT_THAT(ranks(80), HasSubstr("  kv::Grow\n"));
-}
-
 TEST_F(OnATerminal, NamesAreShortenedToTheWidth) {
   const std::string function = "llm::" + std::string(60, 'a') + "::Prefill";
   const std::string file = "/srv/" + std::string(60, 'b') + "/prefill.cc";

@@ -3,6 +3,7 @@
 #define HBMPROF_SRC_TOOL_COMMANDS_ANSWER_H_
 
 #include "src/tool/findings/findings.h"
+#include "src/tool/profile/view.h"
 #include "src/tool/source/control_client.h"
 
 namespace hbmprof::tool {
@@ -11,17 +12,12 @@ namespace hbmprof::tool {
 // Says so on stderr.
 void WaitForAges(const std::string& command, const std::vector<LiveProcess>& processes);
 
-// Profiles of one program, ready to be judged.
-struct JudgedProfiles {
-  DumpSeries series;
-  size_t type = 0;
-  std::string counter;  // of the growth per unit; ""
-};
-// `type`: a sample type; "": the bytes in use. `counter`: a counter; "": the only one of the last profile, if its
-// values can be used. Errors: those of TypeNamed and OrderDumps; kInvalidArgument if the type counts freed buffers too,
-// and so grows in each program.
-absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const std::string& type,
-                                              const std::string& counter);
+// Applies the view to the profiles of one program, and judges them. `type`: a sample type; "": the bytes in use.
+// `counter`: a counter for the growth per unit; "": the only one of the last profile, if its values can be used.
+// `subject`: the counter and the contradictions of the profiles are added to it. Errors: those of ApplyView, TypeNamed
+// and OrderDumps; kInvalidArgument if the type counts freed buffers too, and so grows in each program.
+absl::StatusOr<Findings> JudgeProgram(const std::string& command, const ViewOptions& view, const std::string& type,
+                                      const std::string& counter, Subject subject, ProfileSet& profiles);
 
 }  // namespace hbmprof::tool
 

@@ -8,8 +8,7 @@ namespace hbmprof::tool {
 
 const char kFilterHelp[] =
     "Also --known [NAME=]REGEX: a further known library. Of a running process: --socket-dir DIR\n"
-    "Also, as in pprof: --focus, --ignore, --hide, --show, --show-from REGEX; --tagfocus, --tagignore "
-    "[KEY=]REGEX|RANGE";
+    "Also, as in pprof: --focus, --ignore REGEX";
 
 CLI::Validator WholeNumber(int64_t least, int64_t most) {
   const auto read = [least, most](std::string& text) -> std::string {
@@ -53,12 +52,6 @@ void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
   AddProcessOptions(arguments, true);
   arguments.add_option("--focus", options.focus, "Only samples with a frame that matches")->group("");
   arguments.add_option("--ignore", options.ignore, "No samples with a frame that matches")->group("");
-  arguments.add_option("--hide", options.hide, "Leave out frames that match")->group("");
-  arguments.add_option("--show", options.show, "Leave out frames that do not match")->group("");
-  arguments.add_option("--show-from", options.show_from, "Leave out the callers of the outermost frame that matches")
-      ->group("");
-  arguments.add_option("--tagfocus", options.tag_focus, "Only samples with a label that matches")->group("");
-  arguments.add_option("--tagignore", options.tag_ignore, "No samples with a label that matches")->group("");
 }
 
 void AddSumsOptions(CLI::App& arguments, SumsOptions& options, bool has_tree) {

@@ -32,17 +32,6 @@ AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand,
 inline constexpr char kReferenceOption[] = "--reference";
 absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::string>& words);
 
-// What `hbmprof diff --ranks` compares, and how it shows it.
-struct RanksOptions : ViewOptions {
-  std::vector<std::string> files;
-  std::string type;
-  size_t rows = 0;
-  size_t frames = 4;
-  bool exact = false;
-  bool json = false;
-};
-absl::StatusOr<int> RunRanks(const RanksOptions& options);
-
 // Shows the callers and callees of the functions whose name matches `expression`. `options`: those of `hbmprof top`.
 absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& expression);
 

@@ -3,7 +3,10 @@
 #include <thread>
 
 #include "src/tool/commands/command.h"
+#include "src/tool/profile/labels.h"
+#include "src/tool/profile/series.h"
 #include "src/tool/source/profile_source.h"
+#include "src/tool/sums/ranks.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -13,8 +16,6 @@ struct DiffOptions : SumsOptions {
   std::string fail_over;
   std::string after;
   bool ranks = false;
-  bool has_frames = false;  // `frames` was given
-  size_t frames = RanksOptions().frames;
 };
 
 void PrintHead(const DiffOptions& options, const SumsQuery& query, const Sums& sums) {
@@ -65,26 +66,93 @@ void ShowRows(const DiffOptions& options, const SumsQuery& query, const Sums& su
   PrintVisible(TableOf(rows, columns, options.rows, tone));
 }
 
-absl::StatusOr<int> CompareRanks(const DiffOptions& options) {
+// The columns of `diff --ranks`.
+RowFields<ComparedRanks::Row> RankFields(const SumsQuery& query, const Grouping& grouping,
+                                         const ComparedRanks& compared) {
+  using Row = ComparedRanks::Row;
+  RowFields<Row> columns;
+  const auto add = [&](const std::string& heading, char align, std::function<std::string(const Row&)> text) {
+    columns.push_back({heading, align, std::move(text), "", nullptr});
+  };
+  // A rank and its value: two columns, and one object in JSON.
+  const auto name_of = [&compared](std::pair<size_t, int64_t> Row::*value) {
+    return [&compared, value](const Row& row) { return compared.ranks[(row.*value).first].name; };
+  };
+  const auto add_json = [&](const char* key, std::pair<size_t, int64_t> Row::*value) {
+    columns.back().key = key;
+    columns.back().json = [name = name_of(value), value](const Row& row) -> Json {
+      return {{"rank", name(row)}, {"value", (row.*value).second}};
+    };
+  };
+  add("rank", 'r', name_of(&Row::outlier));
+  add_json("outlier", &Row::outlier);
+  add("differs by", 'r',
+      [&](const Row& row) { return FormatChange(Minus(row.outlier.second, row.median), query.unit, query.exact); });
+  columns.push_back({"median", 'r', [&](const Row& row) { return query.Text(row.median); }, "median",
+                     [](const Row& row) { return row.median; }});
+  for (const auto& [name, value] : {std::pair("smallest", &Row::smallest), std::pair("largest", &Row::largest)}) {
+    add(name, 'r', [&query, value = value](const Row& row) { return query.Text((row.*value).second); });
+    add_json(name, value);
+    add("in", 'r', name_of(value));
+  }
+  columns.push_back({"ranks", 'r', [](const Row& row) { return std::to_string(row.rank_count); }, "rank_count",
+                     [](const Row& row) { return row.rank_count; }});
+  RowFields<Sums::Row> names;
+  AddNameFields(grouping, names);
+  for (RowField<Sums::Row>& name : names) columns.push_back({name.heading, name.align, name.text, name.key, name.json});
+  return columns;
+}
+
+absl::StatusOr<int> RunRanks(DiffOptions options) {
   if (!options.after.empty() || !options.fail_over.empty() || options.tree || options.by_cum) {
     return InvalidArgument("--ranks takes none of --after, --fail-over, --tree and --cum");
   }
-  RanksOptions ranks;
-  ASSIGN_OR_RETURN(ranks.files, ProfilesIn(options.base));
-  static_cast<ViewOptions&>(ranks) = options;
-  ranks.is_part = true;
-  ranks.files.insert(ranks.files.end(), options.files.begin(), options.files.end());
-  ranks.type = options.type;
-  ranks.rows = options.rows;
-  ranks.frames = options.frames;
-  ranks.exact = options.exact;
-  ranks.json = options.json;
-  return RunRanks(ranks);
+  ASSIGN_OR_RETURN(std::vector<std::string> files, ProfilesIn(options.base));
+  files.insert(files.end(), options.files.begin(), options.files.end());
+  ASSIGN_OR_RETURN(const Grouping grouping, Grouping::Parse(options.by));
+  options.by.emplace_back(kRankLabel);
+  ASSIGN_OR_RETURN(SumsQuery query, ReadQuery("diff", files, options));
+  const std::optional<size_t> in_use = query.profiles.FindType("inuse_space");
+  const std::optional<size_t> peak = query.profiles.FindType("peak_space");
+  if (options.type.empty() && in_use.has_value() && peak.has_value() && !options.Names(kLibraryLabel)) {
+    // If the ranks had freed most of their memory, their peaks say more. What only the driver knows has no peak.
+    double now = 0;
+    double at_peak = 0;
+    for (const ProfileSet::File& file : query.profiles.files()) {
+      now += static_cast<double>(SumOf(query.profiles, file, *in_use));
+      at_peak += static_cast<double>(SumOf(query.profiles, file, *peak));
+    }
+    query.type = at_peak > 2 * now ? *peak : *in_use;
+    query.type_name = query.profiles.types()[query.type].type;
+  }
+  const ComparedRanks compared = CompareRanks(query.profiles, query.type, grouping);
+  const RowFields<ComparedRanks::Row> columns = RankFields(query, grouping, compared);
+  std::vector<ComparedRanks::Row> rows = compared.rows;
+  EraseIf(rows, [](const ComparedRanks::Row& row) { return row.smallest.second == row.largest.second; });
+  const size_t equal = compared.rows.size() - rows.size();
+  if (options.json) {
+    Json json = {{"version", kJsonVersion}, {"type", query.type_name}, {"unit", query.unit}};
+    Json& ranks = json["ranks"] = Json::array();
+    for (const ComparedRanks::Rank& rank : compared.ranks) {
+      ranks.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
+    }
+    json["equal_rows"] = equal;
+    AddRows("rows", rows, columns, options.rows, json);
+    Print(ToText(json));
+    return kSuccess;
+  }
+  const auto [least, most] =
+      absl::c_minmax_element(compared.ranks, [](const auto& a, const auto& b) { return a.total < b.total; });
+  Print(Cat(compared.ranks.size(), compared.ranks.size() == 1 ? " rank: " : " ranks: ", query.type_name, " from ",
+            query.Text(least->total), " (rank ", least->name, ") to ", query.Text(most->total), " (rank ", most->name,
+            ")\n", query.trimmed ? kTrimmedText : "", "\n"));
+  if (!rows.empty()) PrintVisible(TableOf(rows, columns, options.rows));
+  if (equal > 0) Print(Cat(equal, equal == 1 ? " row is" : " rows are", " equal in all ranks\n"));
+  return kSuccess;
 }
 
 absl::StatusOr<int> RunDiff(DiffOptions& options) {
-  if (options.has_frames && !options.ranks) return InvalidArgument("--frames: is for --ranks");
-  if (options.ranks) return CompareRanks(options);
+  if (options.ranks) return RunRanks(options);
   // Reports a wrong size before the wait of --after.
   if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
   if (options.files.empty()) {
@@ -141,12 +209,7 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   arguments->add_flag("--ranks", options->ranks,
-                      "Compare the ranks of a run; rows are call stacks with --frames 4, or --by LABEL");
-  arguments->add_option("--frames", options->frames, "With --ranks: frames to show of each call stack, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount))
-      ->each([options](const std::string&) { options->has_frames = true; })
-      ->group("");  // the help of --ranks names it
+                      "Compare the ranks of a run: first what one rank has and the others do not");
   return {arguments, [options] { return RunDiff(*options); }, true};
 }
 

@@ -3,6 +3,7 @@
 
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/profile/labels.h"
 #include "src/tool/recording/states.h"
 #include "src/tool/source/profile_source.h"
 
@@ -25,13 +26,18 @@ struct Answers {
   std::vector<std::string> problems;  // processes that do not answer
 };
 
+absl::StatusOr<size_t> TypeToJudge(const ProfileSet& profiles, const std::string& name) {
+  ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(name));
+  if (name.empty()) type = profiles.FindType("inuse_space").value_or(type);
+  const std::string& found = profiles.types()[type].type;
+  if (found.rfind("alloc_", 0) != 0) return type;
+  return InvalidArgument("live buffers are judged, not ", found, "; --type can be inuse_space or inuse_objects");
+}
+
 absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject subject, Answers& answers) {
-  for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
-  RETURN_IF_ERROR(ApplyView("explain", options, profiles));
-  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
-  ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, "", options.counter));
-  subject.counter = judged.counter;
-  answers.programs.push_back(FindingsOf(profiles, judged.series, judged.type, subject));
+  ASSIGN_OR_RETURN(Findings findings,
+                   JudgeProgram("explain", options, "", options.counter, std::move(subject), profiles));
+  answers.programs.push_back(std::move(findings));
   return absl::OkStatus();
 }
 
@@ -99,11 +105,10 @@ absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::st
     ASSIGN_OR_RETURN(ProfileSet of_one, ReadProfiles(paths));
     RETURN_IF_ERROR(Judge(options, std::move(of_one), {paths.back(), SourcesText(paths)}, answers));
   }
-  ViewOptions view = options;
-  view.is_part = true;  // the warnings were printed above
-  RETURN_IF_ERROR(ApplyView("explain", view, profiles));
-  ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(profiles, "", ""));
-  if (std::optional<Finding> outlier = OutlierOf(profiles, judged.type, SourcesText(files)); outlier.has_value()) {
+  RETURN_IF_ERROR(ApplyView("explain", options, profiles));
+  ASSIGN_OR_RETURN(const size_t type, TypeToJudge(profiles, ""));
+  LabelRanks(profiles);
+  if (std::optional<Finding> outlier = OutlierOf(profiles, type, SourcesText(files)); outlier.has_value()) {
     answers.findings.push_back(*std::move(outlier));
   }
   return absl::OkStatus();
@@ -203,18 +208,16 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
   sleep(static_cast<unsigned>(seconds));
 }
 
-absl::StatusOr<JudgedProfiles> PrepareToJudge(const ProfileSet& profiles, const std::string& type,
-                                              const std::string& counter) {
-  JudgedProfiles judged;
-  ASSIGN_OR_RETURN(judged.type, profiles.TypeNamed(type));
-  if (type.empty()) judged.type = profiles.FindType("inuse_space").value_or(judged.type);
-  const std::string& found = profiles.types()[judged.type].type;
-  if (found.rfind("alloc_", 0) == 0) {
-    return InvalidArgument("live buffers are judged, not ", found, "; --type can be inuse_space or inuse_objects");
-  }
-  judged.counter = counter;
-  ASSIGN_OR_RETURN(judged.series, OrderToJudge(profiles, &judged.counter));
-  return judged;
+absl::StatusOr<Findings> JudgeProgram(const std::string& command, const ViewOptions& view, const std::string& type,
+                                      const std::string& counter, Subject subject, ProfileSet& profiles) {
+  for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
+  RETURN_IF_ERROR(ApplyView(command, view, profiles));
+  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
+  RETURN_IF_ERROR(CheckLabels(profiles, view.by));
+  ASSIGN_OR_RETURN(const size_t judged, TypeToJudge(profiles, type));
+  subject.counter = counter;
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &subject.counter));
+  return FindingsOf(profiles, series, judged, subject, view.by);
 }
 
 Command AddExplainCommand(CLI::App& tool) {

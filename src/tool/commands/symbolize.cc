@@ -11,8 +11,8 @@
 #include "src/tool/symbols/dwarf_symbolizer.h"
 #include "src/tool/symbols/rewrite.h"
 #include "src/tool/util/files.h"
+#include "src/tool/util/listing.h"
 #include "src/tool/util/memory_limit.h"
-#include "src/tool/util/terminal.h"
 #include "src/tool/util/threads.h"
 
 namespace hbmprof::tool {
@@ -24,18 +24,25 @@ struct SymbolizeOptions {
   std::vector<std::string> files;
   std::string output;
   std::vector<std::string> debug_dirs;
-  unsigned jobs = 0;
-  bool no_cache = false;
+  bool json = false;
 };
+
+// A position in a module's file: its offset, and the offset at which the mapping that covers it starts.
+using CodePosition = std::pair<uint64_t, uint64_t>;
 
 // A module of the profiles: the wanted positions in it, and the frames found for them.
 struct Module {
   std::string path;
   std::string build_id;
-  FramesByPosition frames;
+  std::map<CodePosition, std::vector<SourceFrame>> frames;
   std::string file;     // the file with the symbols; "" if none was found
   std::string problem;  // why no file was found
   bool has_dwarf = false;
+
+  // Returns the number of positions with frames.
+  int64_t found() const {
+    return absl::c_count_if(frames, [](const auto& entry) { return !entry.second.empty(); });
+  }
 };
 // By build id, or by path if they have none.
 using Modules = std::map<std::pair<std::string, std::string>, Module>;
@@ -51,7 +58,7 @@ CodePosition PositionOf(const pprof::Location& location, const pprof::Mapping& m
 }
 
 // Opens the module's file: one with the right build id, preferably with DWARF. Returns null if there is none.
-std::unique_ptr<DwarfSymbolizer> OpenFile(DebugFiles& debug_files, Module& module) {
+std::unique_ptr<DwarfSymbolizer> OpenFile(const DebugFiles& debug_files, Module& module) {
   std::unique_ptr<DwarfSymbolizer> chosen;
   for (const std::string& candidate : debug_files.Candidates(module.path, module.build_id)) {
     const std::string build_id = BuildIdOf(candidate);
@@ -78,12 +85,7 @@ std::unique_ptr<DwarfSymbolizer> OpenFile(DebugFiles& debug_files, Module& modul
   return chosen;
 }
 
-void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
-  if (has_cache && !module.build_id.empty() && LoadFrames(module.build_id, module.frames)) {
-    module.file = "(from the cache)";
-    module.has_dwarf = true;
-    return;
-  }
+void SymbolizeModule(const DebugFiles& debug_files, Module& module) {
   const std::unique_ptr<DwarfSymbolizer> symbolizer = OpenFile(debug_files, module);
   if (symbolizer == nullptr) return;
   std::vector<uint64_t> addresses;
@@ -93,7 +95,6 @@ void SymbolizeModule(DebugFiles& debug_files, bool has_cache, Module& module) {
   std::vector<std::vector<SourceFrame>> found = symbolizer->Symbolize(addresses);
   size_t i = 0;
   for (auto& [position, frames] : module.frames) frames = std::move(found[i++]);
-  if (has_cache && module.has_dwarf && !module.build_id.empty()) StoreFrames(module.build_id, module.frames);
 }
 
 // Returns the output file of each profile. Errors: kInvalidArgument if there are several profiles and the output is not
@@ -149,28 +150,26 @@ Input WithModules(RawProfile profile, Modules& modules) {
   return input;
 }
 
-void SymbolizeModules(const std::vector<Module*>& work, const SymbolizeOptions& options, DebugFiles& debug_files) {
-  size_t addresses = 0;
-  for (const Module* module : work) addresses += module->frames.size();
-  Progress progress(addresses, "addresses");
-  const unsigned jobs = options.jobs == 0 ? std::max(1u, std::thread::hardware_concurrency()) : options.jobs;
-  RunOnThreads(work.size(), jobs, [&](size_t i) {
-    SymbolizeModule(debug_files, !options.no_cache, *work[i]);
-    progress.Advance(work[i]->frames.size());
-  });
-}
-
-void PrintSummary(const std::vector<Module*>& modules) {
-  Table table("rll");
-  for (const Module* module : modules) {
-    const std::string name = fs::path(module->path).filename().string();
-    const std::string how = module->file.empty() ? "NOT FOUND: " + module->problem
-                            : module->has_dwarf  ? module->file
-                                                 : module->file + " (no debug information: names only)";
-    const auto found = absl::c_count_if(module->frames, [](const auto& entry) { return !entry.second.empty(); });
-    table.Add({Cat(found, "/", module->frames.size()), name, how});
-  }
-  PrintVisible(table.Text());
+// The fields of the answer on a module.
+RowFields<Module*> ModuleFields() {
+  using Row = const Module*;
+  const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
+  return {
+      {"found", 'r', [](Row module) { return Cat(module->found(), "/", module->frames.size()); }, "found_count",
+       [](Row module) { return module->found(); }},
+      {"", 'l', nullptr, "address_count", [](Row module) { return module->frames.size(); }},
+      {"module", 'l', [](Row module) { return fs::path(module->path).filename().string(); }, "module",
+       [](Row module) { return module->path; }},
+      {"", 'l', nullptr, "build_id", [text](Row module) { return text(module->build_id); }},
+      {"from", 'l',
+       [](Row module) {
+         return module->file.empty() ? "NOT FOUND: " + module->problem
+                : module->has_dwarf  ? module->file
+                                     : module->file + " (no debug information: names only)";
+       },
+       "from", [text](Row module) { return text(module->file); }},
+      {"", 'l', nullptr, "has_lines", [](Row module) { return module->has_dwarf; }},
+      {"", 'l', nullptr, "problem", [text](Row module) { return text(module->file.empty() ? module->problem : ""); }}};
 }
 
 // Writes the frames that were found into the profile.
@@ -189,6 +188,9 @@ void Rewrite(Input& input) {
 
 absl::StatusOr<int> RunSymbolize(SymbolizeOptions& options) {
   RETURN_IF_ERROR(CheckMemoryVariable());
+  if (options.json && options.output == "-") {
+    return InvalidArgument("-o -: --json writes its answer there; name a file");
+  }
   ASSIGN_OR_RETURN(const std::vector<std::string> outputs, OutputFiles(options));
   for (const std::string& dir : options.debug_dirs) {
     if (!fs::is_directory(dir)) return NotFound("--debug-dir ", dir, ": no such folder");
@@ -203,18 +205,24 @@ absl::StatusOr<int> RunSymbolize(SymbolizeOptions& options) {
   std::vector<Module*> work;
   for (auto& [key, module] : modules) work.push_back(&module);
   absl::c_sort(work, [](const Module* a, const Module* b) { return a->frames.size() > b->frames.size(); });
-  DebugFiles debug_files(options.debug_dirs);
-  SymbolizeModules(work, options, debug_files);
+  const DebugFiles debug_files(options.debug_dirs);
+  RunOnThreads(work.size(), std::max(1u, std::thread::hardware_concurrency()),
+               [&](size_t i) { SymbolizeModule(debug_files, *work[i]); });
   for (size_t i = 0; i < inputs.size(); ++i) {
     Rewrite(inputs[i]);
     ASSIGN_OR_RETURN(const std::string bytes, hbmprof::internal::Gzip(inputs[i].profile.message().SerializeAsString()));
     RETURN_IF_ERROR(WriteOutput(outputs[i], bytes));
   }
-  if (!IsStandardOutput(outputs.front())) {
-    PrintSummary(work);
+  if (options.json) {
+    Json json = {{"version", kJsonVersion}, {"files", options.files}, {"written", outputs}};
+    AddRows("modules", work, ModuleFields(), 0, json);
+    json["problems"] = debug_files.problems();
+    Print(ToText(json));
+  } else if (!IsStandardOutput(outputs.front())) {
+    PrintVisible(TableOf(work, ModuleFields(), 0));
     for (const std::string& output : outputs) Print(Visible(output) + "\n");
   }
-  for (const std::string& problem : debug_files.Problems()) PrintError("symbolize", problem);
+  for (const std::string& problem : debug_files.problems()) PrintError("symbolize", problem);
   return kSuccess;
 }
 
@@ -231,9 +239,7 @@ Command AddSymbolizeCommand(CLI::App& tool) {
       ->add_option("--debug-dir", options->debug_dirs,
                    "Folder with unstripped files, by build id or in any layout; can be repeated")
       ->allow_extra_args(false);
-  arguments->add_option("-j,--jobs", options->jobs, "Modules to read at once (default: 0, one per processor)")
-      ->transform(WholeNumber(0, 1024));
-  arguments->add_flag("--no-cache", options->no_cache, "Do not use the cache: read all files again and store nothing");
+  arguments->add_flag("--json", options->json, "Print JSON: the files that were written, and what was found");
   AddProcessOptions(*arguments);
   return {arguments, [options] { return RunSymbolize(*options); }};
 }

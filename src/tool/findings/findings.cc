@@ -3,7 +3,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "src/tool/sums/rank_table.h"
+#include "src/tool/sums/ranks.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -80,6 +80,7 @@ class Finder {
 
   Findings Run(const std::vector<std::string>& by) {
     found_.name = subject_.name;
+    found_.unit = unit_;
     for (const Device& device : now_.info.devices) {
       if (device.is_device_memory()) devices_.try_emplace(device.name, &device);
     }
@@ -599,11 +600,9 @@ Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t
 }
 
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources) {
-  RankTable table({}, false);
-  table.Add(profiles, type);
-  const RankTable::Result result = table.Take();
+  const ComparedRanks result = CompareRanks(profiles, type, {{}, Grouping::Frames::kNone});
   if (result.ranks.size() < 3 || result.rows.empty()) return std::nullopt;
-  const RankTable::Row& row = result.rows[0];
+  const ComparedRanks::Row& row = result.rows[0];
   const int64_t distance = Minus(row.outlier.second, row.median);
   if (row.distance <= 0 || Magnitude(distance) < PercentOf(kOutlierPercent, row.median)) return std::nullopt;
   Finding finding;

@@ -79,6 +79,7 @@ struct Subject {
 // The answer on one program.
 struct Findings {
   std::string name;
+  std::string unit;               // of Finding::growth
   std::optional<double> seconds;  // since the start of the program
   size_t dumps = 0;               // that were judged
   std::vector<MemoryUse> memories;
@@ -109,8 +110,8 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by = {});
 
-// Returns the rank whose memory is farthest from that of the others, if it is conspicuous: the files of `profiles` are
-// of several ranks.
+// Returns the rank whose memory is farthest from that of the others, if it is conspicuous. The samples must have the
+// label of LabelRanks.
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
 // Returns the sources as a part of a command line, quoted for a shell; "SOURCE..." if that has more than 1,000 bytes.

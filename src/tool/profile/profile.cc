@@ -112,12 +112,6 @@ std::string ShownName(const std::string& name, const std::string& system_name) {
   return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
 }
 
-int64_t Times(int64_t a, int64_t b) {
-  int64_t product;
-  if (__builtin_mul_overflow(a, b, &product)) return (a < 0) == (b < 0) ? INT64_MAX : INT64_MIN;
-  return product;
-}
-
 }  // namespace
 
 uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
@@ -321,41 +315,26 @@ class ProfileSet::Adder {
 };
 
 absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types) {
-  // For each common type: its index in every file, and the factor for its values there.
-  struct Common {
-    std::vector<size_t> positions;
-    std::vector<int64_t> factors;
-  };
-  std::vector<Common> common;
+  std::vector<std::vector<size_t>> common;  // by common type: its index in every file
   // By file: the index of each type. If several types have the same name, the index of the first.
-  std::vector<absl::flat_hash_map<std::string_view, size_t>> positions(types.size());
+  std::vector<absl::flat_hash_map<std::string_view, size_t>> indices(types.size());
   for (size_t f = 0; f < types.size(); ++f) {
-    for (size_t i = 0; i < types[f].size(); ++i) positions[f].try_emplace(types[f][i].type, i);
+    for (size_t i = 0; i < types[f].size(); ++i) indices[f].try_emplace(types[f][i].type, i);
   }
   for (const SampleType& type : types[0]) {
-    Common one;
-    std::vector<std::string> units;
+    std::vector<size_t> positions;
     for (size_t f = 0; f < types.size(); ++f) {
-      const auto same = positions[f].find(type.type);
-      if (same == positions[f].end()) break;
-      one.positions.push_back(same->second);
-      units.push_back(types[f][same->second].unit);
-    }
-    if (one.positions.size() != types.size()) continue;
-    std::string finest = units[0];
-    for (size_t i = 0; i < units.size(); ++i) {
-      const Unit unit = UnitOf(units[i]);
-      if (units[i] != units[0] && (unit.factor == 0 || unit.family != UnitOf(units[0]).family)) {
-        return InvalidArgument(files_[i].path, ": ", type.type, " is in ", units[i], ", but in ", files_[0].path,
-                               " in ", units[0], "; such profiles cannot be compared");
+      const auto same = indices[f].find(type.type);
+      if (same == indices[f].end()) break;
+      if (const std::string& unit = types[f][same->second].unit; unit != type.unit) {
+        return InvalidArgument(files_[f].path, ": ", type.type, " is in ", unit, ", but in ", files_[0].path, " in ",
+                               type.unit, "; such profiles cannot be compared");
       }
-      if (unit.factor < UnitOf(finest).factor) finest = units[i];
+      positions.push_back(same->second);
     }
-    for (const std::string& unit : units) {
-      one.factors.push_back(unit == finest ? 1 : UnitOf(unit).factor / UnitOf(finest).factor);
-    }
-    types_.push_back({type.type, finest});
-    common.push_back(std::move(one));
+    if (positions.size() != types.size()) continue;
+    types_.push_back(type);
+    common.push_back(std::move(positions));
   }
   if (types_.empty()) {
     const std::string names = types.size() < 2 ? std::string("it has no sample types")
@@ -368,8 +347,7 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
     std::vector<int64_t> values;
     values.reserve(file.samples.size() * common.size());
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      for (const Common& one : common)
-        values.push_back(Times(file.values[s * width + one.positions[f]], one.factors[f]));
+      for (const std::vector<size_t>& positions : common) values.push_back(file.values[s * width + positions[f]]);
     }
     file.values = std::move(values);
     file.removed.assign(common.size(), 0);
@@ -511,12 +489,13 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
   }
 }
 
-void ProfileSet::AddLabel(std::string_view key, const std::function<std::string_view(const Sample&)>& text_of) {
+void ProfileSet::AddLabel(std::string_view key,
+                          const std::function<std::string_view(const File&, const Sample&)>& text_of) {
   const String key_number = Intern(key);
   absl::flat_hash_map<std::pair<uint32_t, String>, uint32_t> sets;  // by the set before and the text
   for (File& file : files_) {
     for (Sample& sample : file.samples) {
-      const auto [entry, is_new] = sets.try_emplace({sample.labels, Intern(text_of(sample))}, sample.labels);
+      const auto [entry, is_new] = sets.try_emplace({sample.labels, Intern(text_of(file, sample))}, sample.labels);
       if (is_new) {
         std::vector<Label> labels = label_sets_[sample.labels];
         const bool has_key = absl::c_any_of(labels, [&](const Label& label) { return label.key == key_number; });

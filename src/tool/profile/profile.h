@@ -106,11 +106,11 @@ class ProfileSet {
     RawProfile profile;
   };
   // Combines the profiles that `next` returns, until it returns nullopt. Keeps the sample types that all of them have,
-  // in the order of the first one and in the finest of their units. Removes the frames that drop_frames and keep_frames
+  // in the order of the first one. Removes the frames that drop_frames and keep_frames
   // of the first one hide, as pprof does. Calls `next` again only after the previous profile was added and freed.
   // REQUIRES: `next` returns a profile or an error first. Errors: those of `next`; kInvalidArgument if the profiles
-  // have no sample type in common; kResourceExhausted if a profile's stacks, labels or expressions are much larger than
-  // is usual for its size.
+  // have no sample type in common, or one in different units; kResourceExhausted if a profile's stacks, labels or
+  // expressions are much larger than is usual for its size.
   static absl::StatusOr<ProfileSet> ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next);
   // Parses and combines profiles that are in memory. Thread-safe. Errors: also those of ParseProfile.
   static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
@@ -150,8 +150,6 @@ class ProfileSet {
 
   // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
   void RemoveFiles(const std::vector<size_t>& indices);
-  // Replaces the frames of a location, in every stack that contains it.
-  void SetFrames(uint64_t location, std::vector<Frame> frames) { locations_[location].frames = std::move(frames); }
   uint64_t AddLocation(Location location);
   // Returns the number of a new function without a source file.
   uint32_t AddFunction(std::string_view name);
@@ -166,7 +164,8 @@ class ProfileSet {
   void FilterLabels(Removed removed, const std::function<bool(uint32_t label_set)>& keeps);
 
   // Gives each sample the label `key` with the text that `text_of` returns, if it has no label with this key.
-  void AddLabel(std::string_view key, const std::function<std::string_view(const Sample& sample)>& text_of);
+  void AddLabel(std::string_view key,
+                const std::function<std::string_view(const File& file, const Sample& sample)>& text_of);
   // Adds a sample to the file with this index: a stack of the function `function`, labels with texts, and a value of
   // the sample type `type`. Its other values are 0.
   void AddSample(size_t file, std::string_view function,

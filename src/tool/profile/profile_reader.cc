@@ -1,7 +1,5 @@
 #include "src/tool/profile/profile_reader.h"
 
-#include <google/protobuf/io/coded_stream.h>
-#include <google/protobuf/wire_format_lite.h>
 #include <zlib.h>
 
 #include <new>
@@ -13,9 +11,6 @@
 
 namespace hbmprof::tool {
 namespace {
-
-using google::protobuf::internal::WireFormatLite;
-using google::protobuf::io::CodedInputStream;
 
 constexpr size_t kMaxBytes = size_t{1} << 30;
 // The part of the memory limit that a decompressed file may take. Compression makes real profiles about ten times
@@ -73,53 +68,6 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
     } else if (stream.avail_in == 0 && stream.avail_out != 0) {
       return Invalid(name, Cat("the gzip stream is cut off after byte ", bytes.size(), kDamaged));
     }
-  }
-}
-
-// By number: the fields of the message Profile that have a length.
-constexpr const char* kFields[] = {"", "sample_type", "sample", "mapping", "location", "function", "string_table"};
-
-template <typename Message>
-bool Parses(const std::string& bytes) {
-  Message message;
-  return message.ParseFromString(bytes);
-}
-
-// Explains why `bytes` did not parse: names the first field that cannot be read.
-std::string WhyUnreadable(std::string_view bytes) {
-  CodedInputStream input(reinterpret_cast<const uint8_t*>(bytes.data()), static_cast<int>(bytes.size()));
-  int counts[std::size(kFields)] = {};
-  while (true) {
-    const int start = input.CurrentPosition();
-    const auto at = [start](std::string_view what) { return Cat(what, " at byte ", start); };
-    const uint32_t tag = input.ReadTagNoLastTag();
-    if (tag == 0) {
-      return static_cast<size_t>(input.CurrentPosition()) == bytes.size() ? "it cannot be parsed"
-                                                                          : at("there is no protobuf field");
-    }
-    const int number = WireFormatLite::GetTagFieldNumber(tag);
-    if (number < 1 || static_cast<size_t>(number) >= std::size(kFields)) {
-      if (!WireFormatLite::SkipField(&input, tag)) return at(Cat("field ", number, " cannot be read"));
-      continue;
-    }
-    const std::string field = Cat(kFields[number], "[", counts[number]++, "]");
-    uint32_t size = 0;
-    std::string part;
-    if (WireFormatLite::GetTagWireType(tag) != WireFormatLite::WIRETYPE_LENGTH_DELIMITED ||
-        !input.ReadVarint32(&size)) {
-      return at(field + " has no length");
-    }
-    const size_t rest = bytes.size() - static_cast<size_t>(input.CurrentPosition());
-    if (size > rest || !input.ReadString(&part, static_cast<int>(size))) {
-      return at(Cat(field, " claims ", size, " bytes, and only ", rest, " follow,"));
-    }
-    const bool good = number == 1   ? Parses<pprof::ValueType>(part)
-                      : number == 2 ? Parses<pprof::Sample>(part)
-                      : number == 3 ? Parses<pprof::Mapping>(part)
-                      : number == 4 ? Parses<pprof::Location>(part)
-                      : number == 5 ? Parses<pprof::Function>(part)
-                                    : true;
-    if (!good) return at(field + " cannot be read");
   }
 }
 
@@ -272,7 +220,7 @@ absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::strin
     parse_budget = std::min(std::max(bytes.size() * kMaxExpansion, kMinParsedBytes), MemoryFor(input_bytes));
     RawProfile profile;
     if (!profile.message_->ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
-      return Invalid(name, Cat("this is not a pprof profile, or a damaged one: ", WhyUnreadable(bytes)));
+      return Invalid(name, "this is not a pprof profile, or a damaged one: copy it again or write a new one");
     }
     RETURN_IF_ERROR(Checker(*profile.message_, name).Check());
     // Later allocations belong to the tool and not to the file.

@@ -1,5 +1,5 @@
-// Options that select samples and frames: labels, pprof's filters, and the view of the program's own code. Every
-// command that reads samples has them.
+// Options that select samples: labels, pprof's focus and ignore, and the view of the program's own code. Every command
+// that reads samples has them.
 #ifndef HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 #define HBMPROF_SRC_TOOL_PROFILE_VIEW_H_
 
@@ -14,33 +14,23 @@ struct ViewOptions {
   std::vector<std::string> where;
   std::string focus;
   std::string ignore;
-  std::string hide;
-  std::string show;
-  std::string show_from;
-  std::string tag_focus;
-  std::string tag_ignore;
   bool own;
-  // The profiles are a part of those of the command: a label, or what a filter matches, can be in another part.
-  bool is_part = false;
   std::vector<std::string> known;
 
-  // Returns whether an option other than `own` removes samples or frames.
-  bool has_filter() const;
-  // Returns whether an option selects or shows the libraries that hold the memory.
-  bool needs_libraries() const;
+  // Returns whether an option removes samples that still count in totals.
+  bool has_filter() const { return !focus.empty() || !ignore.empty(); }
+  // Returns whether `by` or `where` has this label.
+  bool Names(const std::string& label) const;
 };
 
-// Gives samples the label of libraries.h if an option needs it. Then applies `where` and pprof's filters to the
-// samples, as pprof does. Samples without the labels of `where` do not count in totals; samples that a filter removes
-// do, as in pprof. Prints a warning of the subcommand `command` for a filter that matches nothing. Error:
-// kInvalidArgument for a wrong expression or a label that no sample has.
+// Gives samples the labels of labels.h that an option names. Then applies `where`, and `focus` and `ignore` as pprof
+// does. Samples without the labels of `where` do not count in totals; samples that the others remove do, as in pprof.
+// Prints a warning of the subcommand `command` for a filter that matches nothing. Error: kInvalidArgument for a wrong
+// expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
 
-// Returns whether `where`, which CheckView accepts, keeps a sample with the labels `labels` and no others.
+// Returns whether `where`, which ApplyFilters accepts, keeps a sample with the labels `labels` and no others.
 bool WhereKeeps(const ViewOptions& options, const std::vector<std::pair<std::string, std::string>>& labels);
-
-// Checks the options that can be checked without profiles. Error: kInvalidArgument for a wrong expression or label.
-absl::Status CheckView(const ViewOptions& options);
 
 // Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed the
 // leaf of a stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in

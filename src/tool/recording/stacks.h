@@ -35,7 +35,7 @@ class RecordedStacks {
   // The first frame of the stack that counts as own code (OwnRank in known_code.h), under the name OwnName; the
   // innermost frame if Make's `own_code` is false.
   const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
-  // The library that holds the memory of the stack (libraries.h).
+  // The library that holds the memory of the stack (labels.h).
   const std::string& library(uint32_t stack) const { return libraries_[stack]; }
 
  private:

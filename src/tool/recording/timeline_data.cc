@@ -1,6 +1,6 @@
 #include "src/tool/recording/timeline_data.h"
 
-#include "src/tool/profile/libraries.h"
+#include "src/tool/profile/labels.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/util/text.h"
 

@@ -9,7 +9,7 @@ namespace hbmprof::tool {
 
 struct TimelineOptions {
   size_t intervals = 24;  // at least 1
-  // "function": the program's own functions. "library": the libraries of libraries.h. "tag": all tags of an allocation.
+  // "function": the program's own functions. "library": the libraries of labels.h. "tag": all tags of an allocation.
   // Any other text: the value of the tag with this key. Empty: no groups.
   std::string by;
   // The number of groups that are shown: those with the most bytes at the peak. All others together are the group

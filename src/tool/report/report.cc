@@ -4,7 +4,7 @@
 #include "absl/strings/escaping.h"
 #include "hbmprof/allocation.h"
 #include "src/tool/findings/findings.h"
-#include "src/tool/profile/libraries.h"
+#include "src/tool/profile/labels.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/report/timeline.h"

@@ -32,9 +32,7 @@ class CallTree {
   // kMaxNodes nodes, the samples with the largest values have nodes, and the others are "[other call stacks]": the
   // stacks of a small profile can have more nodes than there is memory for.
   CallTree(const ProfileSet& profiles, size_t type, const Grouping& grouping, size_t base_files) {
-    const Node root = {0, 0, "", "", 0, 0, 0, {}};
-    nodes_.push_back(root);
-    bool is_full = false;
+    nodes_.push_back({0, 0, "", "", 0, 0, 0, {}});
     absl::flat_hash_map<std::string, uint32_t> names;
     absl::flat_hash_map<std::pair<size_t, uint32_t>, size_t> numbers;  // by (parent, name)
     const auto child_of = [&](size_t parent, const std::string& name, const std::string& position) {
@@ -66,10 +64,7 @@ class CallTree {
         }
         length += frames[*l].size();
       }
-      if (nodes_.size() + length > kMaxNodes) {
-        is_full = true;
-        return child_of(node, "[other call stacks]", "");
-      }
+      if (nodes_.size() + length > kMaxNodes) return child_of(node, "[other call stacks]", "");
       for (const uint64_t* l = end; l != begin;) {
         --l;
         for (size_t i = frames[*l].size(); i-- > 0;) node = child_of(node, frames[*l][i].first, frames[*l][i].second);
@@ -89,20 +84,13 @@ class CallTree {
         if (value != 0) values.push_back({&file.samples[s], value, f < base_files});
       }
     }
-    const auto add = [&](const Value& one) {
+    // If there are too many nodes, the largest values have some.
+    absl::c_stable_sort(values, [](const Value& a, const Value& b) { return Magnitude(a.value) > Magnitude(b.value); });
+    for (const Value& one : values) {
       const auto [leaf, is_new] = leaves.try_emplace({one.sample->stack, one.sample->labels}, 0);
       if (is_new) leaf->second = leaf_of(*one.sample);
       Node& node = nodes_[leaf->second];
       node.flat = one.is_base ? Minus(node.flat, one.value) : Plus(node.flat, one.value);
-    };
-    for (size_t i = 0; i < values.size() && !is_full; ++i) add(values[i]);
-    if (is_full) {
-      nodes_.assign(1, root);
-      numbers.clear();
-      leaves.clear();
-      absl::c_stable_sort(values,
-                          [](const Value& a, const Value& b) { return Magnitude(a.value) > Magnitude(b.value); });
-      for (const Value& one : values) add(one);
     }
     for (size_t i = nodes_.size(); i-- > 0;) {
       Node& node = nodes_[i];

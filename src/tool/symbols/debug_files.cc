@@ -3,49 +3,23 @@
 #include <elfutils/libdwelf.h>
 #include <fcntl.h>
 #include <libelf.h>
-#include <linux/magic.h>
-#include <sys/vfs.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "absl/strings/escaping.h"
 #include "src/base/descriptor.h"
 #include "src/base/regular_file.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace fs = std::filesystem;
 namespace {
-
-std::string Environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 bool IsFile(const fs::path& path) {
   std::error_code error;
   return fs::is_regular_file(path, error);
 }
 
-// Returns whether `dir` is on a file system of the kernel, such as /proc. Such a file system has no debug files, and
-// reading some of its files blocks.
-bool IsKernelFileSystem(const fs::path& dir) {
-  struct statfs info;
-  if (statfs(dir.c_str(), &info) != 0) return false;
-  for (const auto magic : {PROC_SUPER_MAGIC, SYSFS_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC, CGROUP2_SUPER_MAGIC}) {
-    if (static_cast<unsigned long>(info.f_type) == static_cast<unsigned long>(magic)) return true;
-  }
-  return false;
-}
-
 }  // namespace
-
-std::string CacheFolder() {
-  if (std::string cache = Environment("XDG_CACHE_HOME"); !cache.empty()) return cache;
-  const std::string home = Environment("HOME");
-  return home.empty() ? "" : home + "/.cache";
-}
 
 std::string BuildIdOf(const std::string& path) {
   elf_version(EV_CURRENT);
@@ -63,73 +37,36 @@ std::string BuildIdOf(const std::string& path) {
 
 // `max_entries` limits the search: a folder of debug files has thousands of entries, but the root folder of a system
 // has millions.
-DebugFiles::DebugFiles(std::vector<std::string> directories, size_t max_entries)
-    : directories_(std::move(directories)), max_entries_(max_entries) {
-  if (const std::string cache = Environment("DEBUGINFOD_CACHE_PATH"); !cache.empty()) caches_.push_back(cache);
-  if (const std::string cache = CacheFolder(); !cache.empty()) caches_.push_back(cache + "/debuginfod_client");
-  caches_.push_back("/usr/lib/debug");
+DebugFiles::DebugFiles(const std::vector<std::string>& directories, size_t max_entries) {
+  for (const std::string& dir : directories) Search(dir, max_entries);
 }
 
-std::vector<std::string> DebugFiles::Candidates(const std::string& path, const std::string& build_id) {
+std::vector<std::string> DebugFiles::Candidates(const std::string& path, const std::string& build_id) const {
   std::vector<std::string> files;
-  const auto add = [&](const fs::path& file) {
-    const std::string text = file.lexically_normal().string();
-    if (IsFile(file) && !absl::c_linear_search(files, text)) files.push_back(text);
-  };
-  const auto add_by_build_id = [&](const fs::path& dir) {
-    if (build_id.size() < 3) return;
-    add(dir / ".build-id" / build_id.substr(0, 2) / (build_id.substr(2) + ".debug"));
-    add(dir / build_id / "debuginfo");
-    add(dir / build_id / "executable");
-  };
-  const fs::path module(path);
-  for (const std::string& dir : directories_) add_by_build_id(dir);
-  for (const std::string& dir : directories_) {
-    for (const fs::path& file : {fs::path(dir + "/" + path), fs::path(dir) / module.filename()}) {
-      add(file.string() + ".debug");
-      add(file);
-    }
+  if (build_id.size() >= 3) {
+    files = ValueOr(by_build_id_, build_id);
+    const std::string installed =
+        Cat("/usr/lib/debug/.build-id/", build_id.substr(0, 2), "/", build_id.substr(2), ".debug");
+    if (IsFile(installed)) files.push_back(installed);
   }
-  if (!build_id.empty() && !directories_.empty()) {
-    const internal::MutexLock hold(mutex_);
-    const bool is_first = !std::exchange(indexed_, true);
-    for (size_t i = 0; is_first && i < directories_.size(); ++i) Search(directories_[i]);
-    for (const std::string& file : by_build_id_[build_id]) add(file);
-  }
-  for (const std::string& cache : caches_) add_by_build_id(cache);
-  if (!path.empty() && path.front() == '/') {
-    add("/usr/lib/debug" + path + ".debug");
-    add(path + ".debug");
-    add(module.parent_path() / ".debug" / (module.filename().string() + ".debug"));
-    add(path);
-  }
+  if (!path.empty() && path.front() == '/' && IsFile(path)) files.push_back(path);
   return files;
 }
 
-void DebugFiles::Search(const std::string& dir) {
+void DebugFiles::Search(const std::string& dir, size_t max_entries) {
   std::error_code error;
   fs::recursive_directory_iterator entry(dir, fs::directory_options::skip_permission_denied, error);
   for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
-    if (++entries_ > max_entries_) {
-      problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: there are more than ", max_entries_,
+    if (++entries_ > max_entries) {
+      problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: there are more than ", max_entries,
                               " files and folders; name the folder that has the debug files"));
       return;
-    }
-    std::error_code unknown;
-    if (entry->is_directory(unknown)) {
-      if (IsKernelFileSystem(entry->path())) entry.disable_recursion_pending();
-      continue;
     }
     if (!IsFile(entry->path())) continue;
     const std::string id = BuildIdOf(entry->path().string());
     if (!id.empty()) by_build_id_[id].push_back(entry->path().string());
   }
   if (error) problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: ", error.message()));
-}
-
-std::vector<std::string> DebugFiles::Problems() {
-  const internal::MutexLock hold(mutex_);
-  return problems_;
 }
 
 }  // namespace hbmprof::tool

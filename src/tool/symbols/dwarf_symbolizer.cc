@@ -6,9 +6,6 @@
 #include "src/tool/symbols/dwarf_symbolizer.h"
 
 #include <dwarf.h>
-#include <elfutils/libdw.h>
-#include <elfutils/libdwfl.h>
-#include <gelf.h>
 
 #include <cstdlib>
 
@@ -21,11 +18,7 @@ constexpr uint64_t kPageMask = 4095;
 // A limit for damaged files. No compiler nests entries this deep.
 constexpr int kMaxDepth = 512;
 
-// libdw calls this to search for files. It finds nothing, because the caller has chosen the right file.
-int FindNothing(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
-  return -1;
-}
-const Dwfl_Callbacks kCallbacks = {nullptr, FindNothing, dwfl_offline_section_address, nullptr};
+const Dwfl_Callbacks kCallbacks = {nullptr, dwfl_standard_find_debuginfo, dwfl_offline_section_address, nullptr};
 
 std::string TextOf(Dwarf_Attribute* attribute) {
   const char* text = attribute == nullptr ? nullptr : dwarf_formstring(attribute);
@@ -88,66 +81,25 @@ int64_t Number(Dwarf_Die* die, unsigned name) {
 
 }  // namespace
 
-struct DwarfSymbolizer::Impl {
-  ~Impl() {
-    if (dwfl != nullptr) dwfl_end(dwfl);
-  }
-
-  struct Unit {
-    uint64_t begin;
-    uint64_t end;
-    uint64_t widest_end;  // the greatest end of this unit and all units before it
-    Dwarf_Die die;
-  };
-  struct Wanted {
-    uint64_t address;
-    std::vector<SourceFrame>* frames;
-    std::vector<std::pair<int, Dwarf_Die>> scopes = {};  // functions and inlined calls around it, by depth
-    bool has_linkage_name = false;                       // the outermost scope has one
-  };
-
-  void ReadUnits();
-  // Returns the unit with code at the address in the DWARF file; nullptr if there is none.
-  const Unit* UnitAt(uint64_t address) const;
-  void SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted);
-  void Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted);
-  // Sets the name of the outermost frame to that of the linker symbol at the virtual address, if that name is better.
-  void AddSymbolName(uint64_t address, std::vector<SourceFrame>& frames) const;
-
-  Dwfl* dwfl = nullptr;
-  Dwfl_Module* module = nullptr;
-  Elf* elf = nullptr;
-  GElf_Addr elf_bias = 0;
-  Dwarf* dwarf = nullptr;
-  Dwarf_Addr dwarf_bias = 0;
-  bool has_units = false;
-  std::vector<Unit> units;  // by begin
-};
-
-DwarfSymbolizer::DwarfSymbolizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-DwarfSymbolizer::~DwarfSymbolizer() = default;
-
 absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> DwarfSymbolizer::Open(const std::string& path) {
-  auto impl = std::make_unique<Impl>();
-  impl->dwfl = dwfl_begin(&kCallbacks);
-  if (impl->dwfl == nullptr) return ResourceExhausted(path + ": " + dwfl_errmsg(-1));
-  impl->module = dwfl_report_offline(impl->dwfl, "module", path.c_str(), -1);
-  dwfl_report_end(impl->dwfl, nullptr, nullptr);
-  if (impl->module != nullptr) impl->elf = dwfl_module_getelf(impl->module, &impl->elf_bias);
-  if (impl->elf == nullptr) return InvalidArgument(path + ": " + dwfl_errmsg(-1));
-  impl->dwarf = dwfl_module_getdwarf(impl->module, &impl->dwarf_bias);
-  return std::unique_ptr<DwarfSymbolizer>(new DwarfSymbolizer(std::move(impl)));
+  Dwfl* const dwfl = dwfl_begin(&kCallbacks);
+  if (dwfl == nullptr) return ResourceExhausted(path + ": " + dwfl_errmsg(-1));
+  std::unique_ptr<DwarfSymbolizer> file(new DwarfSymbolizer(dwfl));
+  file->module_ = dwfl_report_offline(dwfl, "module", path.c_str(), -1);
+  dwfl_report_end(dwfl, nullptr, nullptr);
+  if (file->module_ != nullptr) file->elf_ = dwfl_module_getelf(file->module_, &file->elf_bias_);
+  if (file->elf_ == nullptr) return InvalidArgument(path + ": " + dwfl_errmsg(-1));
+  file->dwarf_ = dwfl_module_getdwarf(file->module_, &file->dwarf_bias_);
+  return file;
 }
-
-bool DwarfSymbolizer::has_dwarf() const { return impl_->dwarf != nullptr; }
 
 uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offset) const {
   size_t count = 0;
-  if (elf_getphdrnum(impl_->elf, &count) != 0) return UINT64_MAX;
+  if (elf_getphdrnum(elf_, &count) != 0) return UINT64_MAX;
   std::vector<GElf_Phdr> code;
   for (size_t i = 0; i < count; ++i) {
     GElf_Phdr segment;
-    if (gelf_getphdr(impl_->elf, static_cast<int>(i), &segment) == nullptr) continue;
+    if (gelf_getphdr(elf_, static_cast<int>(i), &segment) == nullptr) continue;
     if (segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0) code.push_back(segment);
   }
   for (const GElf_Phdr& segment : code) {
@@ -161,32 +113,31 @@ uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offse
   return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
 }
 
-void DwarfSymbolizer::Impl::ReadUnits() {
-  if (has_units || dwarf == nullptr) return;
-  has_units = true;
+void DwarfSymbolizer::ReadUnits() {
+  if (!units_.empty() || dwarf_ == nullptr) return;
   Dwarf_CU* cu = nullptr;
   Dwarf_Half version;
   uint8_t type;
   Dwarf_Die die;
   Dwarf_Die split;
-  while (dwarf_get_units(dwarf, cu, &cu, &version, &type, &die, &split) == 0) {
+  while (dwarf_get_units(dwarf_, cu, &cu, &version, &type, &die, &split) == 0) {
     if (type != DW_UT_compile && type != DW_UT_skeleton) continue;
     Dwarf_Addr base;
     Dwarf_Addr begin;
     Dwarf_Addr end;
     for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
       // The contents of a skeleton unit are in the split file, if that file was found.
-      if (begin < end) units.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
+      if (begin < end) units_.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
     }
   }
-  absl::c_sort(units, [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
+  absl::c_sort(units_, [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
   uint64_t widest = 0;
-  for (Unit& unit : units) unit.widest_end = widest = std::max(widest, unit.end);
+  for (Unit& unit : units_) unit.widest_end = widest = std::max(widest, unit.end);
 }
 
-const DwarfSymbolizer::Impl::Unit* DwarfSymbolizer::Impl::UnitAt(uint64_t address) const {
-  auto unit = absl::c_upper_bound(units, address, [](uint64_t value, const Unit& u) { return value < u.begin; });
-  while (unit != units.begin()) {
+const DwarfSymbolizer::Unit* DwarfSymbolizer::UnitAt(uint64_t address) const {
+  auto unit = absl::c_upper_bound(units_, address, [](uint64_t value, const Unit& u) { return value < u.begin; });
+  while (unit != units_.begin()) {
     --unit;
     if (unit->widest_end <= address) break;
     if (address < unit->end) return &*unit;
@@ -194,7 +145,7 @@ const DwarfSymbolizer::Impl::Unit* DwarfSymbolizer::Impl::UnitAt(uint64_t addres
   return nullptr;
 }
 
-void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted) {
+void DwarfSymbolizer::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted) {
   if (depth > kMaxDepth) return;
   do {
     const int tag = dwarf_tag(&die);
@@ -225,7 +176,7 @@ void DwarfSymbolizer::Impl::Visit(Dwarf_Die die, int depth, std::vector<Wanted>&
   } while (dwarf_siblingof(&die, &die) == 0);
 }
 
-void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted) {
+void DwarfSymbolizer::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& wanted) {
   Dwarf_Attribute attribute;
   const char* directory = dwarf_formstring(dwarf_attr(&unit, DW_AT_comp_dir, &attribute));
   Dwarf_Files* files = nullptr;
@@ -270,10 +221,10 @@ void DwarfSymbolizer::Impl::SymbolizeUnit(Dwarf_Die unit, std::vector<Wanted>& w
   }
 }
 
-void DwarfSymbolizer::Impl::AddSymbolName(uint64_t address, std::vector<SourceFrame>& frames) const {
+void DwarfSymbolizer::AddSymbolName(uint64_t address, std::vector<SourceFrame>& frames) const {
   GElf_Off offset = 0;
   GElf_Sym symbol;
-  const char* name = dwfl_module_addrinfo(module, address + elf_bias, &offset, &symbol, nullptr, nullptr, nullptr);
+  const char* name = dwfl_module_addrinfo(module_, address + elf_bias_, &offset, &symbol, nullptr, nullptr, nullptr);
   if (name == nullptr || *name == '\0') return;
   // If DWARF has a name but no linkage name, that name is better than a C symbol, which can contain a symbol version.
   if (!frames.empty() && !frames.back().name.empty() && std::string_view(name).substr(0, 2) != "_Z") return;
@@ -291,13 +242,13 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   absl::c_sort(order, [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
 
-  impl_->ReadUnits();
+  ReadUnits();
   // The work of each unit. Within a unit the addresses stay sorted.
-  std::vector<std::pair<Dwarf_Die, std::vector<Impl::Wanted>>> work;
+  std::vector<std::pair<Dwarf_Die, std::vector<Wanted>>> work;
   for (const size_t i : order) {
     // libdw adds a bias to the virtual addresses of the file.
-    const uint64_t address = addresses[i] + impl_->elf_bias - impl_->dwarf_bias;
-    const Impl::Unit* unit = impl_->UnitAt(address);
+    const uint64_t address = addresses[i] + elf_bias_ - dwarf_bias_;
+    const Unit* unit = UnitAt(address);
     if (unit == nullptr) continue;
     auto entry = absl::c_find_if(work, [&](const auto& w) { return w.first.addr == unit->die.addr; });
     if (entry == work.end()) entry = work.insert(entry, {unit->die, {}});
@@ -305,13 +256,13 @@ std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vect
   }
   std::vector<bool> wants_symbol(addresses.size(), true);
   for (auto& [unit, wanted] : work) {
-    impl_->SymbolizeUnit(unit, wanted);
-    for (const Impl::Wanted& want : wanted) {
+    SymbolizeUnit(unit, wanted);
+    for (const Wanted& want : wanted) {
       wants_symbol[static_cast<size_t>(want.frames - frames.data())] = !want.has_linkage_name;
     }
   }
   for (size_t i = 0; i < addresses.size(); ++i) {
-    if (wants_symbol[i]) impl_->AddSymbolName(addresses[i], frames[i]);
+    if (wants_symbol[i]) AddSymbolName(addresses[i], frames[i]);
   }
   return frames;
 }

@@ -115,13 +115,6 @@ Progress::~Progress() {
   thread_.join();
 }
 
-std::unique_lock<std::mutex> Progress::Hide() {
-  std::unique_lock<std::mutex> hold(mutex_);
-  if (shown_) std::fputs(kRemove, stderr);
-  shown_ = false;
-  return hold;
-}
-
 void Progress::Run() {
   constexpr size_t kWidth = 40;
   std::unique_lock<std::mutex> hold(mutex_);
@@ -132,9 +125,8 @@ void Progress::Run() {
     std::fprintf(stderr, "\r[%s%s] %zu of %zu %s", std::string(filled, '#').c_str(),
                  std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
     std::fflush(stderr);
-    shown_ = true;
   } while (!ended_.wait_for(hold, std::chrono::milliseconds(200), [this] { return end_; }));
-  if (shown_) std::fputs(kRemove, stderr);
+  std::fputs(kRemove, stderr);
 }
 
 }  // namespace hbmprof::tool

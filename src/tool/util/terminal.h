@@ -52,8 +52,6 @@ class Progress {
 
   // Reports that `count` more units of work are done. Thread-safe.
   void Advance(size_t count) { done_.fetch_add(count, std::memory_order_relaxed); }
-  // Removes the bar, so that a message can be written. It is shown again after the returned lock has been released.
-  std::unique_lock<std::mutex> Hide();
 
  private:
   void Run();
@@ -63,8 +61,7 @@ class Progress {
   std::atomic<size_t> done_{0};
   std::mutex mutex_;
   std::condition_variable ended_;
-  bool end_ = false;    // guarded by mutex_
-  bool shown_ = false;  // guarded by mutex_
+  bool end_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -13,6 +14,7 @@
 #include <random>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "tests/support/program_run.h"
@@ -44,6 +46,16 @@ class AttachedProgramTest : public ::testing::Test {
     return {"attach", "--library", HBMPROF_INJECTED, "-o", profiles_, id_};
   }
   CommandResult Attach() const { return Run(AttachArguments()); }
+  CommandResult LeaksOfASeries() const {
+    const std::string folder = NewDirectory();
+    std::vector<std::string> leaks = {"leaks"};
+    for (int i = 0; i < 12; ++i) {
+      leaks.push_back(folder + "/" + std::to_string(i));
+      EXPECT_EQ(Run({"dump", id_, "-o", leaks.back()}).exit_code, 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    }
+    return Run(leaks);
+  }
   // The only profile, which the program has written at its end.
   ProfileView LastProfile() {
     EXPECT_EQ(target_.Wait(), 0);
@@ -73,7 +85,7 @@ TEST_F(AttachCommandTest, LeakThatBeganEarlierIsNamed) {
   EXPECT_THAT(attach.out, MatchesRegex("attached to " + id_ +
                                        " \\(attach_leaking\\): CUDA driver.*, ([0-9]+) of ([0-9]+) functions\n"
                                        "before attach: [0-9.]+ MiB in use on GPU:0\n"));
-  const CommandResult leaks = Run({"leaks", id_, "--interval", "0.2s", "--dumps", "12"});
+  const CommandResult leaks = LeaksOfASeries();
   EXPECT_THAT(leaks.out, ContainsRegex("LEAK.*\n(.*\n)*.*LeakOneStep")) << leaks.err;
   EXPECT_THAT(leaks.out, Not(ContainsRegex("LEAK.*\n.*before attach")));
   const CommandResult ps = Run({"ps"});
@@ -144,7 +156,7 @@ TEST_F(AttachPythonTest, LeakThatBeganEarlierIsNamed) {
   const CommandResult attach = Attach();
   ASSERT_EQ(attach.exit_code, 0) << attach.err;
   EXPECT_THAT(attach.out, ContainsRegex(" functions, Python 3\\.[0-9]+\nbefore attach: [0-9.]+ MiB in use on GPU:0\n"));
-  const CommandResult leaks = Run({"leaks", id_, "--interval", "0.2s", "--dumps", "12"});
+  const CommandResult leaks = LeaksOfASeries();
   EXPECT_THAT(leaks.out, ContainsRegex("LEAK.*\n(.*\n)*.*leak_one_step")) << leaks.err;
   EXPECT_THAT(leaks.out, Not(ContainsRegex("LEAK.*\n.*before attach")));
   EXPECT_GT(LastProfile().SumUnder("inuse_space", "leak_one_step"), 0);
@@ -187,7 +199,7 @@ TEST_P(AttachTorchTest, LeakThatBeganEarlierIsNamedAndTotalsAreTheDrivers) {
   const CommandResult attach = Attach();
   ASSERT_EQ(attach.exit_code, 0) << attach.err;
   EXPECT_THAT(attach.out, ContainsRegex(" functions, PyTorch blocks\nbefore attach: [0-9.]+ MiB in use on GPU:0"));
-  const CommandResult leaks = Run({"leaks", id_, "--interval", "0.2s", "--dumps", "12"});
+  const CommandResult leaks = LeaksOfASeries();
   // On a busy machine the program leaks so unevenly that the series is too short to be sure.
   EXPECT_THAT(leaks.out, ContainsRegex("1\\. (LEAK|GROWS).*\n(.*\n)*.*grow_kv_cache")) << leaks.err;
   EXPECT_THAT(leaks.out, Not(HasSubstr("before attach")));

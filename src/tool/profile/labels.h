@@ -1,7 +1,7 @@
-// Which library holds the memory of each sample (MemoryHolder in src/export/known_code.h), and the memory that only the
-// driver reports.
-#ifndef HBMPROF_SRC_TOOL_PROFILE_LIBRARIES_H_
-#define HBMPROF_SRC_TOOL_PROFILE_LIBRARIES_H_
+// Labels that are made of the other contents of a profile: the library that holds the memory of a sample (MemoryHolder
+// in src/export/known_code.h), and the rank of its process. Also the memory that only the driver reports.
+#ifndef HBMPROF_SRC_TOOL_PROFILE_LABELS_H_
+#define HBMPROF_SRC_TOOL_PROFILE_LABELS_H_
 
 #include <cstdint>
 #include <string>
@@ -13,12 +13,19 @@
 
 namespace hbmprof::tool {
 
-// The label that names the library.
+// The label that names the library, and the one that names the rank.
 inline constexpr char kLibraryLabel[] = "library";
+inline constexpr char kRankLabel[] = "rank";
 
 // Gives each sample the label kLibraryLabel, if it has none: a tag of this name, which the program sets, is not
 // changed.
 void LabelLibraries(KnownLibraries& libraries, ProfileSet& profiles);
+
+// Returns the number of the process in its run; if only its number on its host is known, "HOST/NUMBER"; else the path
+// of the file.
+std::string RankOf(const ProfileSet::File& file);
+// Gives each sample the label kRankLabel, as LabelLibraries does.
+void LabelRanks(ProfileSet& profiles);
 
 // Memory of a device that is in use for the driver, and that no sample has.
 struct UnaccountedMemory {
@@ -37,4 +44,4 @@ void AddUnaccounted(ProfileSet& profiles);
 
 }  // namespace hbmprof::tool
 
-#endif  // HBMPROF_SRC_TOOL_PROFILE_LIBRARIES_H_
+#endif  // HBMPROF_SRC_TOOL_PROFILE_LABELS_H_
