@@ -1,5 +1,5 @@
-// ProfilerImpl: the implementation of Profiler. Records events: connects the site finder, the live table, the ledger
-// and the pools, each of which has one small interface.
+// ProfilerImpl: the implementation of Profiler. Connects the site finder, the live table, the ledger and the pools. The
+// functions that record are in profiler.cc, those of snapshots in snapshot_builder.cc.
 //
 // Each event takes the same steps: find the site (for an allocation), lock the shard, change the live table and the
 // ledger, unlock. A thread whose stack or site is not cached takes the slower RecordSlow to find it. After an

@@ -320,13 +320,10 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
 
 // That of a profiler that cannot record is empty.
 hbmprof::Snapshot hbmprof::Profiler::TakeSnapshot() const {
+  const bool is_off = internal::IsOff();
+  if (!is_off && impl_ != nullptr) return impl_->TakeSnapshot();
+  if (!is_off && joined_ != nullptr) return joined_->TakeSnapshot();
   Snapshot snapshot;
-  if (internal::IsOff()) {
-    snapshot.warnings.emplace_back(internal::kOffText);
-  } else if (impl_ != nullptr) {
-    snapshot = impl_->TakeSnapshot();
-  } else if (joined_ != nullptr) {
-    snapshot = joined_->TakeSnapshot();
-  }
+  if (is_off) snapshot.warnings.emplace_back(internal::kOffText);
   return snapshot;
 }
