@@ -244,8 +244,6 @@ TEST(Leaks, JudgesTheStatesOfARecording) {
   EXPECT_THAT(text.out, HasSubstr("llm::KvCache::LeakPage leaks "));
   const nlohmann::json json = nlohmann::json::parse(RunTool({"leaks", file, "--json"}).out);
   EXPECT_EQ(json["source"]["profiles"], 12);
-  EXPECT_THAT(RunTool({"leaks", file, "--dumps", "5"}).err,
-              HasSubstr("--dumps is for the dumps of one running process"));
 }
 
 TEST(Leaks, ReportAndExplainGiveTheSameVerdict) {

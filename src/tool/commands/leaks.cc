@@ -17,11 +17,6 @@ struct LeaksOptions : ViewOptions {
   size_t frames = 8;
   bool all = false;
   bool json = false;
-  // Of a running process:
-  std::string interval = "10s";
-  size_t dumps = kEnoughDumps;
-  std::string output;
-  std::vector<CLI::Option*> live_options;  // those above
 };
 
 struct Result {
@@ -106,44 +101,14 @@ void PrintText(const LeaksOptions& options, const Result& result) {
   }
 }
 
-// Takes dumps of a process: one if that can be judged, or a series, also if one of its options was given. Reports wrong
-// options before the series or after its first dump, as far as possible.
-absl::StatusOr<ProfileSet> TakeDumpsOf(const LiveProcess& process, const LeaksOptions& options) {
-  ASSIGN_OR_RETURN(const double seconds,
-                   SecondsOf("--interval", options.interval, 0, 86400, "a time such as 10s or 5m, up to 24h"));
-  const bool is_series =
-      absl::c_any_of(options.live_options, [](const CLI::Option* option) { return option->count() > 0; });
-  if (options.dumps < 3) {
-    return InvalidArgument("--dumps ", options.dumps, ": take at least three, better ", kEnoughDumps);
-  }
-  RETURN_IF_ERROR(CheckView(options));
-  if (!is_series) WaitForAges("leaks", {process});
-  const auto is_enough = [&](const ProfileSet& first) -> absl::StatusOr<bool> {
-    ASSIGN_OR_RETURN(const JudgedProfiles judged, PrepareToJudge(first, options.type, options.per));
-    RETURN_IF_ERROR(FailOverLimit(options.fail_over, first.types()[judged.type].unit).status());
-    if (is_series || judged.series.CanBeJudged()) return !is_series;
-    PrintError("leaks", Cat(process.name, " (", process.pid, ") has no ages of buffers: takes ", options.dumps,
-                            " dumps, one every ", options.interval));
-    return false;
-  };
-  return TakeDumps("leaks", process, {seconds, options.dumps, options.output}, is_enough);
-}
-
-// Returns the dumps: the files, or those of a process or recording, if `options.files` is one name and that of it.
+// Returns the dumps: the files, the states of a recording, or the profile of a process that is old enough.
 absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
-  if (options.files.size() == 1) {
-    ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
-    if (process.has_value()) return TakeDumpsOf(*process, options);
-  }
-  for (const CLI::Option* const option : options.live_options) {
-    if (option->count() == 0) continue;
-    return InvalidArgument("--", option->get_lnames()[0], " is for the dumps of one running process, not for files");
-  }
-  if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
-    ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
-    return std::move(recorded->states);
-  }
-  return ReadProfiles(options.files);
+  if (options.files.size() != 1) return ReadProfiles(options.files);
+  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
+  if (process.has_value()) WaitForAges("leaks", {*process});
+  if (!IsRecordingFile(options.files[0])) return ReadProfiles(options.files);
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
+  return std::move(recorded->states);
 }
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
@@ -206,20 +171,9 @@ Command AddLeaksCommand(CLI::App& tool) {
       ->capture_default_str()
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, kJsonHelp);
-  // The last lines of the help list these.
-  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks")->group("");
-  options->live_options = {
-      arguments->add_option("--interval", options->interval,
-                            "Of a process: take a series, with this time between two dumps"),
-      arguments->add_option("--dumps", options->dumps, "Of a process: number of dumps of the series")
-          ->transform(WholeNumber(0, kMaxCount)),
-      arguments->add_option("-o,--output", options->output, "Of a process: folder that keeps the dumps")};
-  for (CLI::Option* const option : options->live_options) option->group("");
+  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks");
   AddViewOptions(*arguments, *options);
-  arguments->footer(
-      Cat("Also --all: sites that grew and are no leaks. Of a process: --interval 10s, --dumps 12, -o DIR keeps the "
-          "dumps\n",
-          kFilterHelp));
+  arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunLeaks(*options); }, true};
 }
 

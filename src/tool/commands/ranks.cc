@@ -1,16 +1,10 @@
 // `hbmprof diff --ranks`: compares the ranks of one run.
-#include <algorithm>
-#include <memory>
 #include <numeric>
-#include <optional>
-#include <utility>
 
-#include "absl/strings/str_join.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/libraries.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/sums/rank_table.h"
-#include "src/tool/sums/sums_view.h"
 #include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
@@ -32,8 +26,8 @@ struct ComparedRanks {
 absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   constexpr size_t kPart = 64;
   ComparedRanks result;
-  std::copy_if(options.by.begin(), options.by.end(), std::back_inserter(result.by),
-               [](const std::string& key) { return key != kByStack; });
+  result.by = options.by;
+  EraseIf(result.by, [](const std::string& key) { return key == kByStack; });
   result.by_stack = options.by.empty() || result.by.size() < options.by.size();
   RankTable table(result.by, result.by_stack);
   // Without --type, the ranks are compared by the bytes in use, but by their peaks if those are more than twice the
@@ -41,9 +35,8 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   // --by library shows, has no peak.
   constexpr char kPeak[] = "peak_space";
   std::optional<RankTable> peaks;
-  if (options.type.empty() && std::count(result.by.begin(), result.by.end(), kLibraryLabel) == 0) {
-    peaks.emplace(result.by, result.by_stack);
-  }
+  const bool by_library = absl::c_linear_search(result.by, kLibraryLabel);
+  if (options.type.empty() && !by_library) peaks.emplace(result.by, result.by_stack);
   std::vector<std::string> missing = result.by;  // labels that no sample has so far
   absl::Status missing_status;
   Progress progress(options.files.size(), "files read");
@@ -57,11 +50,9 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
       return ProfileSet::Named{source, std::move(raw)};
     };
     ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::ReadEach(read));
-    if (std::count(result.by.begin(), result.by.end(), kLibraryLabel) > 0) AddUnaccounted(profiles);
+    if (by_library) AddUnaccounted(profiles);
     RETURN_IF_ERROR(ApplyView("diff", options, profiles));
-    missing.erase(std::remove_if(missing.begin(), missing.end(),
-                                 [&](const std::string& key) { return CheckLabels(profiles, {key}).ok(); }),
-                  missing.end());
+    EraseIf(missing, [&](const std::string& key) { return CheckLabels(profiles, {key}).ok(); });
     missing_status = CheckLabels(profiles, missing);
     ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(end == 1 ? options.type : result.type.type));
     // Several profiles are compared by the bytes in use, as in ProfileSet::ReadEach.
@@ -74,9 +65,8 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
     const SampleType& found = profiles.types()[type];
     if (end == 1) result.type = found;
     if (found.unit != result.type.unit) {
-      return absl::InvalidArgumentError(Cat(profiles.files()[0].path, ": ", found.type, " is in ", found.unit,
-                                            ", but in ", options.files[0], " in ", result.type.unit,
-                                            "; such profiles cannot be compared"));
+      return InvalidArgument(profiles.files()[0].path, ": ", found.type, " is in ", found.unit, ", but in ",
+                             options.files[0], " in ", result.type.unit, "; such profiles cannot be compared");
     }
     table.Add(profiles, type);
   }
@@ -95,79 +85,77 @@ absl::StatusOr<ComparedRanks> CompareRanks(const RanksOptions& options) {
   return result;
 }
 
-// Returns the functions of the row, innermost first: at most `frames` (0: all), and as many as fit `width`, but at
-// least one.
-std::string StackInLine(const RankTable::Result& table, const RankTable::Row& row, size_t frames, size_t width) {
-  constexpr std::string_view kBetween = " < ";
-  std::string text;
-  frames = frames == 0 ? row.frame_count : std::min(frames, row.frame_count);
-  for (size_t i = 0; i < frames; ++i) {
-    const std::string& name = table.frames[row.frames[i]].name;
-    if (i > 0 && text.size() + kBetween.size() + name.size() > width) break;
-    text += Cat(i == 0 ? "" : kBetween, name);
-  }
-  return text.empty() ? "[no stack]" : text;
-}
+using RankRow = RankTable::Row;
 
-// Returns how many columns of the terminal a table with these lines leaves for one more column; SIZE_MAX without a
-// terminal.
-size_t WidthBeside(const std::string& align, const std::vector<std::vector<std::string>>& lines) {
-  if (TerminalColumns() == 0) return SIZE_MAX;
-  Table table(align);
-  for (const std::vector<std::string>& cells : lines) table.Add(cells);
-  size_t taken = 0;
-  for (const absl::string_view line : absl::StrSplit(table.Text(), '\n')) taken = std::max(taken, line.size() + 2);
-  return TerminalColumns() - std::min(TerminalColumns(), taken);
-}
-
-void PrintRanksJson(const RanksOptions& options, const ComparedRanks& compared) {
-  const std::vector<RankTable::Rank>& ranks = compared.table.ranks;
-  Json json = {{"version", kJsonVersion}, {"type", compared.type.type}, {"unit", compared.type.unit}};
-  Json& all = json["ranks"] = Json::array();
-  for (const RankTable::Rank& rank : ranks) {
-    all.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
-  }
-  using Row = RankTable::Row;
-  const auto of_rank = [&ranks](std::pair<size_t, int64_t> Row::*value) {
-    return [&ranks, value](const Row& row) -> Json {
-      return {{"rank", ranks[(row.*value).first].name}, {"value", (row.*value).second}};
+RowFields<RankRow> FieldsOf(const RanksOptions& options, const ComparedRanks& compared) {
+  const RankTable::Result& table = compared.table;
+  using Member = std::pair<size_t, int64_t> RankRow::*;
+  const auto size = [&](int64_t value) { return FormatValue(value, compared.type.unit, options.exact); };
+  const auto rank_of = [&table](Member member) {
+    return [&table, member](const RankRow& row) { return table.ranks[(row.*member).first].name; };
+  };
+  const auto value_of = [size](Member member) {
+    return [size, member](const RankRow& row) { return size((row.*member).second); };
+  };
+  const auto json_of = [&table](Member member) {
+    return [&table, member](const RankRow& row) -> Json {
+      return {{"rank", table.ranks[(row.*member).first].name}, {"value", (row.*member).second}};
     };
   };
-  RowFields<Row> columns = {{"", 'l', nullptr, "outlier", of_rank(&Row::outlier)},
-                            {"", 'l', nullptr, "median", [](const Row& row) { return row.median; }},
-                            {"", 'l', nullptr, "smallest", of_rank(&Row::smallest)},
-                            {"", 'l', nullptr, "largest", of_rank(&Row::largest)},
-                            {"", 'l', nullptr, "rank_count", [](const Row& row) { return row.rank_count; }}};
-  if (!compared.by.empty()) {
-    columns.push_back({"", 'l', nullptr, "labels", [&](const Row& row) {
-                         Json labels = Json::object();
-                         for (size_t i = 0; i < compared.by.size(); ++i) labels[compared.by[i]] = row.labels[i];
-                         return labels;
-                       }});
+  const auto change = [&](const RankRow& row) {
+    return FormatChange(row.outlier.second - row.median, compared.type.unit, options.exact);
+  };
+  RowFields<RankRow> fields = {{"rank", 'r', rank_of(&RankRow::outlier), "outlier", json_of(&RankRow::outlier)},
+                               {"differs by", 'r', change, "", nullptr},
+                               {"median", 'r', [size](const RankRow& row) { return size(row.median); }, "median",
+                                [](const RankRow& row) { return row.median; }},
+                               {"smallest", 'r', value_of(&RankRow::smallest), "smallest", json_of(&RankRow::smallest)},
+                               {"in", 'r', rank_of(&RankRow::smallest), "", nullptr},
+                               {"largest", 'r', value_of(&RankRow::largest), "largest", json_of(&RankRow::largest)},
+                               {"in", 'r', rank_of(&RankRow::largest), "", nullptr},
+                               {"ranks", 'r', [](const RankRow& row) { return std::to_string(row.rank_count); },
+                                "rank_count", [](const RankRow& row) { return row.rank_count; }}};
+  AddLabelFields(compared.by, fields);
+  if (!compared.by_stack) return fields;
+  const auto frames_of = [&table, wanted = options.frames](const RankRow& row) {
+    std::vector<ProfileSet::ShownFrame> frames;
+    const size_t shown = ShownOf(wanted, row.frame_count);
+    for (size_t i = 0; i < shown; ++i) frames.push_back(table.frames[row.frames[i]]);
+    return frames;
+  };
+  const auto text = [frames_of](const RankRow& row) {
+    const std::string line =
+        absl::StrJoin(frames_of(row), " < ", [](std::string* out, const auto& frame) { *out += frame.name; });
+    return line.empty() ? "[no stack]" : line;
+  };
+  const auto json = [frames_of](const RankRow& row) {
+    Json stack = Json::array();
+    for (const auto& frame : frames_of(row)) stack.push_back({{"function", frame.name}, {"where", frame.Position()}});
+    return stack;
+  };
+  fields.push_back({"call stack", 'l', text, "stack", json});
+  return fields;
+}
+
+// `rows`: those that are not equal in all ranks. `equal`: the number of the others.
+void PrintRanksJson(const RanksOptions& options, const ComparedRanks& compared, const std::vector<RankRow>& rows,
+                    size_t equal) {
+  Json json = {{"version", kJsonVersion}, {"type", compared.type.type}, {"unit", compared.type.unit}};
+  Json& all = json["ranks"] = Json::array();
+  for (const RankTable::Rank& rank : compared.table.ranks) {
+    all.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
   }
-  if (compared.by_stack) {
-    columns.push_back({"", 'l', nullptr, "stack", [&](const Row& row) {
-                         Json stack = Json::array();
-                         const size_t shown = ShownOf(options.frames, row.frame_count);
-                         for (size_t i = 0; i < shown; ++i) {
-                           const ProfileSet::ShownFrame& frame = compared.table.frames[row.frames[i]];
-                           stack.push_back({{"function", frame.name}, {"where", frame.Position()}});
-                         }
-                         return stack;
-                       }});
-  }
-  std::vector<Row> rows = compared.table.rows;
-  EraseIf(rows, [](const Row& row) { return row.smallest.second == row.largest.second; });
-  json["equal_rows"] = compared.table.rows.size() - rows.size();
-  AddRows("rows", rows, columns, options.rows, json);
+  json["equal_rows"] = equal;
+  AddRows("rows", rows, FieldsOf(options, compared), options.rows, json);
   Print(ToText(json));
 }
 
-void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) {
+void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared, const std::vector<RankRow>& rows,
+                    size_t equal) {
   const std::vector<RankTable::Rank>& ranks = compared.table.ranks;
   const auto size = [&](int64_t value) { return FormatValue(value, compared.type.unit, options.exact); };
   const auto [least, most] =
-      std::minmax_element(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.total < b.total; });
+      absl::c_minmax_element(ranks, [](const auto& a, const auto& b) { return a.total < b.total; });
   std::string head = Cat(ranks.size(), ranks.size() == 1 ? " rank" : " ranks");
   if (compared.table.world_size > static_cast<int64_t>(ranks.size())) {
     head += Cat(" of ", compared.table.world_size, " (the others have no profile here)");
@@ -175,45 +163,10 @@ void PrintRanksText(const RanksOptions& options, const ComparedRanks& compared) 
   PrintVisible(Cat(Visible(Cat(head, ": ", compared.type.type, " from ", size(least->total), " (rank ", least->name,
                                ") to ", size(most->total), " (rank ", most->name, ")")),
                    "\n\n"));
-  std::string align(8, 'r');
-  std::vector<std::string> cells = {"rank", "differs by", "median", "smallest", "in", "largest", "in", "ranks"};
-  for (const std::string& key : compared.by) cells.push_back(key);
-  align.resize(cells.size(), 'l');
-  std::vector<std::vector<std::string>> lines = {std::move(cells)};
-  // In the order of RankTable, the rows that are equal in all ranks are the last ones.
-  const auto same = std::find_if(compared.table.rows.begin(), compared.table.rows.end(),
-                                 [](const RankTable::Row& row) { return row.smallest.second == row.largest.second; });
-  const auto different = static_cast<size_t>(same - compared.table.rows.begin());
-  const size_t shown = ShownOf(options.rows, different);
-  for (size_t i = 0; i < shown; ++i) {
-    const RankTable::Row& row = compared.table.rows[i];
-    const int64_t change = row.outlier.second - row.median;
-    cells = {ranks[row.outlier.first].name,
-             FormatChange(change, compared.type.unit, options.exact),
-             size(row.median),
-             size(row.smallest.second),
-             ranks[row.smallest.first].name,
-             size(row.largest.second),
-             ranks[row.largest.first].name,
-             std::to_string(row.rank_count)};
-    for (const std::string& label : row.labels) cells.push_back(label.empty() ? "-" : label);
-    lines.push_back(std::move(cells));
-  }
-  if (compared.by_stack) {
-    const size_t width = WidthBeside(align, lines);
-    align += 'l';
-    lines[0].emplace_back("call stack");
-    for (size_t i = 0; i < shown; ++i) {
-      lines[i + 1].push_back(StackInLine(compared.table, compared.table.rows[i], options.frames, width));
-    }
-  }
-  Table table(align);
-  for (std::vector<std::string>& line : lines) table.Add(std::move(line));
-  if (different > 0) PrintVisible(table.Text(TerminalColumns()) + MoreRows(shown, different));
-  const size_t equal = compared.table.rows.size() - different;
+  if (!rows.empty()) PrintVisible(TableOf(rows, FieldsOf(options, compared), options.rows));
   if (equal == 0) return;
   const char* verb = equal == 1 ? "is" : "are";
-  Print(Cat(equal, equal == 1 ? " row" : " rows", different == 0 ? ", which " : " ", verb, " equal in all ranks\n"));
+  Print(Cat(equal, equal == 1 ? " row" : " rows", rows.empty() ? ", which " : " ", verb, " equal in all ranks\n"));
 }
 
 }  // namespace
@@ -225,11 +178,10 @@ absl::StatusOr<int> RunRanks(const RanksOptions& options) {
     PrintError("diff", Cat("only the last profile of each process counts: ",
                            options.files.size() - compared.table.left_out, " of ", options.files.size()));
   }
-  if (options.json) {
-    PrintRanksJson(options, compared);
-  } else {
-    PrintRanksText(options, compared);
-  }
+  std::vector<RankRow> rows = compared.table.rows;
+  EraseIf(rows, [](const RankRow& row) { return row.smallest.second == row.largest.second; });
+  const size_t equal = compared.table.rows.size() - rows.size();
+  options.json ? PrintRanksJson(options, compared, rows, equal) : PrintRanksText(options, compared, rows, equal);
   return kSuccess;
 }
 

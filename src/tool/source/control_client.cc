@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -304,13 +303,6 @@ int64_t PidOf(const std::string& path, int millis) {
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(millis);
   ucred peer = {};
   return fd.get() >= 0 && Connect({fd, path, millis, deadline}).ok() && GetPeer(fd, &peer) ? peer.pid : 0;
-}
-
-int OpenProcess([[maybe_unused]] const std::string& path) {
-#ifdef SYS_pidfd_open
-  if (const int64_t pid = PidOf(path, kQueryMillis); pid > 0) return static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-#endif
-  return -1;
 }
 
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,

@@ -95,10 +95,6 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
 // process listens, if it is not visible in this namespace, or if the connection takes longer than `millis`.
 int64_t PidOf(const std::string& path, int millis);
 
-// Returns a descriptor that poll reports as readable when the process that listens at the socket `path` has ended. The
-// caller closes it. Returns -1 if no process listens or the system does not offer such a descriptor (Linux before 5.3).
-int OpenProcess(const std::string& path);
-
 // Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
 // for each, in the same order. Thread-safe.
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,

@@ -1,20 +1,15 @@
 #include "src/tool/source/profile_source.h"
 
-#include <poll.h>
-#include <signal.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 
 #include "absl/strings/match.h"
-#include "src/base/descriptor.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/http_client.h"
@@ -61,118 +56,6 @@ std::string NewFile(const std::string& start, const std::string& suffix) {
   return file;
 }
 
-using Clock = std::chrono::steady_clock;
-using internal::FileDescriptor;
-
-// Makes the signals that end the series readable from a descriptor. The destructor restores their effect. Signals that
-// came before have none.
-class EndSignals {
- public:
-  EndSignals() {
-    sigset_t signals;
-    sigemptyset(&signals);
-    for (const int signal : {SIGINT, SIGTERM}) {
-      struct sigaction action;
-      // A blocked signal could be read even if it is ignored, as SIGINT is in a shell script's background command.
-      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(&signals, signal);
-    }
-    pthread_sigmask(SIG_BLOCK, &signals, &before_);
-    fd_.Reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-  }
-  ~EndSignals() {
-    signalfd_siginfo info = {};
-    while (read(fd_.get(), &info, sizeof(info)) > 0) continue;
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
-  int fd() const { return fd_.get(); }
-
- private:
-  sigset_t before_;
-  FileDescriptor fd_;
-};
-
-struct Series {
-  const std::string& command;
-  const LiveProcess& process;
-  const LiveDumps& dumps;
-  const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough;
-  const EndSignals signals;  // before the thread of progress, which must not get these signals
-  const FileDescriptor process_end{OpenProcess(process.socket)};
-  Progress progress{dumps.count, "dumps taken"};
-  Clock::time_point next = Clock::now();
-  bool ended = false;  // the first dump is enough
-  size_t attempts = 0;
-  size_t taken = 0;
-
-  // Returns the next dump; nullopt at the end of the series.
-  absl::StatusOr<std::optional<ProfileSet::Named>> Next() {
-    while (attempts < dumps.count && !ended) {
-      if (attempts > 0 && !WaitForNext()) break;
-      ++attempts;
-      absl::StatusOr<ProfileSet::Named> dump = Take();
-      progress.Advance(1);
-      if (dump.ok()) {
-        ++taken;
-        return *std::move(dump);
-      }
-      if (taken == 0) return dump.status();
-      if (absl::IsNotFound(dump.status())) {
-        ReportEnd();
-        break;
-      }
-      Report(Cat("dump ", attempts, " of ", dumps.count, " failed: ", MessageOf(dump.status())));
-    }
-    return std::nullopt;
-  }
-
-  absl::StatusOr<ProfileSet::Named> Take() {
-    ASSIGN_OR_RETURN(const std::string bytes, QueryProcess(process.socket, "profile"));
-    std::string name = process.name;
-    if (!dumps.folder.empty()) {
-      const std::string path = NewFileOf(process, ".pb.gz", dumps.folder);
-      if (const absl::Status status = WriteOutput(path, bytes); status.ok()) {
-        name = path;
-      } else {
-        Report(MessageOf(status));
-      }
-    }
-    CountInput(bytes.size());
-    ASSIGN_OR_RETURN(RawProfile profile, ParseProfile(bytes, name));
-    if (taken == 0) {
-      ASSIGN_OR_RETURN(const ProfileSet first, ProfileSet::Parse({{name, bytes}}));
-      ASSIGN_OR_RETURN(ended, is_enough(first));
-    }
-    return ProfileSet::Named{std::move(name), std::move(profile)};
-  }
-
-  // Waits until the next dump is due. Returns false if the series ends before.
-  bool WaitForNext() {
-    next = std::max(next + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(dumps.seconds)),
-                    Clock::now());
-    while (true) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
-      pollfd ends[] = {{signals.fd(), POLLIN, 0}, {process_end.get(), POLLIN, 0}};
-      const int ready = poll(ends, 2, static_cast<int>(std::max<int64_t>(left.count(), 0)));
-      if (ready > 0 && ends[0].revents != 0) return false;
-      if (ready > 0) {
-        ReportEnd();
-        return false;
-      }
-      if (ready == 0 && Clock::now() >= next) return true;
-    }
-  }
-
-  void ReportEnd() {
-    Report(Cat(process.name, " (", process.pid, ") has ended, or does not answer; ", taken, " of ", dumps.count,
-               " dumps were taken"));
-  }
-  void Report(const std::string& message) {
-    const std::unique_lock<std::mutex> hold = progress.Hide();
-    PrintError(command, message);
-  }
-};
-
 }  // namespace
 
 SourceParts PartsOf(const std::string& source) {
@@ -200,10 +83,10 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source) 
   return NotFound(source, ": cannot be opened: ", std::strerror(ENOENT), "; ", MessageOf(process.status()));
 }
 
-std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder) {
+std::string NewFileOf(const LiveProcess& process, const std::string& suffix) {
   std::string name;
   for (const char c : process.name) name += c == '/' || c == '.' || c == ' ' ? '_' : c;
-  return NewFile(Cat(folder, folder.empty() ? "" : "/", "hbmprof.", name, ".", process.pid), suffix);
+  return NewFile(Cat("hbmprof.", name, ".", process.pid), suffix);
 }
 
 std::string NewFileFor(const std::string& source, const std::string& suffix) {
@@ -301,19 +184,6 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
   if (query.type_name.rfind("inuse_", 0) == 0) return query;
   return InvalidArgument("--older selects live buffers, not ", query.type_name,
                          "; --type can be inuse_space or inuse_objects");
-}
-
-absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough) {
-  if (!dumps.folder.empty()) {
-    std::error_code error;
-    std::filesystem::create_directories(dumps.folder, error);
-    if (!std::filesystem::is_directory(dumps.folder, error) || access(dumps.folder.c_str(), W_OK) != 0) {
-      return PermissionDenied("--output '", dumps.folder, "': not a writable folder");
-    }
-  }
-  Series series{command, process, dumps, is_enough};
-  return ProfileSet::ReadEach([&] { return series.Next(); });
 }
 
 }  // namespace hbmprof::tool

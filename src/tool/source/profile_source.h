@@ -31,9 +31,9 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 // file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
-// Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in `folder` if that is not "". If this
+// Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
 // file exists, adds a number after the process id.
-std::string NewFileOf(const LiveProcess& process, const std::string& suffix, const std::string& folder = "");
+std::string NewFileOf(const LiveProcess& process, const std::string& suffix);
 
 // Returns the path of a new file in the current folder, for what is made of `source`: its name without folder and
 // suffix, and `suffix`, such as "run_peak.pb.gz" of "/data/run.hbmrec@peak". If this file exists, adds a number.
@@ -61,20 +61,6 @@ absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first = 0,
                                     const std::function<void()>& after_each = nullptr);
-
-struct LiveDumps {
-  double seconds = 0;  // between the starts of two dumps, up to 86400
-  size_t count = 0;
-  std::string folder;  // where the dumps are written; "": they are not written
-};
-
-// Asks `process` for `dumps.count` profiles. Stops earlier at SIGINT or SIGTERM, or when the process ends. Keeps of
-// each profile only what ProfileSet has. Calls `is_enough` with the first one; true or an error ends the series. Prints
-// an error of the subcommand `command` for each dump that fails after the first one, for each file that cannot be
-// written, and if the process ends. Shows progress on stderr if that is a terminal. Errors: those of the first dump, of
-// `is_enough` and of ProfileSet::ReadEach; kPermissionDenied if the folder cannot be created.
-absl::StatusOr<ProfileSet> TakeDumps(const std::string& command, const LiveProcess& process, const LiveDumps& dumps,
-                                     const std::function<absl::StatusOr<bool>(const ProfileSet&)>& is_enough);
 
 }  // namespace hbmprof::tool
 

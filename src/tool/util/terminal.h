@@ -1,4 +1,4 @@
-// Output that the command makes only on a terminal: colours, growth signs, a pager and a bar of progress.
+// Output that the command makes only on a terminal: colours, growth signs and a bar of progress.
 #ifndef HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 #define HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 
@@ -35,13 +35,6 @@ Tone ToneOf(long long change);
 // or the locale is not UTF-8.
 std::string GrowthSign(long long change);
 
-// Whether long text is shown with a pager: standard output is a terminal with a known size, and PAGER is neither empty
-// nor "cat".
-bool CanPage();
-// Shows `text` with $PAGER, or with less, if it has more lines than the terminal. Waits for the end of the pager.
-// Returns false if it did not show the text.
-bool ShowInPager(std::string_view text);
-
 // Shows a bar after one second and removes it when the object is destroyed. Shows nothing if standard error is not a
 // terminal or TERM is "dumb".
 class Progress {
@@ -52,8 +45,6 @@ class Progress {
 
   // Reports that `count` more units of work are done. Thread-safe.
   void Advance(size_t count) { done_.fetch_add(count, std::memory_order_relaxed); }
-  // Removes the bar, so that a message can be written. It is shown again after the returned lock has been released.
-  std::unique_lock<std::mutex> Hide();
 
  private:
   void Run();
@@ -63,8 +54,7 @@ class Progress {
   std::atomic<size_t> done_{0};
   std::mutex mutex_;
   std::condition_variable ended_;
-  bool end_ = false;    // guarded by mutex_
-  bool shown_ = false;  // guarded by mutex_
+  bool end_ = false;  // guarded by mutex_
   std::thread thread_;
 };
 
