@@ -5,7 +5,7 @@
 HBMPROF_BUILD_PACKAGES=(
   g++ cmake ninja-build pkg-config python3
   libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
-  libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libboost-dev libssl-dev
+  libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libboost-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools
   libcpp-httplib-dev valgrind)
 # Both pprof viewers, and Graphviz for their pictures.

@@ -218,16 +218,14 @@ TEST(CaptureRangeTest, RangesOfManyThreadsAreWholeAndNumbered) {
   }
 }
 
-TEST(CaptureRangeTest, TheSummaryShowsAFewOfManyRanges) {
+TEST(CaptureRangeTest, TheSummaryShowsTheLastOfManyRanges) {
   const Outcome outcome = RunProgram({kApi}, {HBMPROF_PROGRAM, "many"});
   EXPECT_THAT(OnlyFiles(outcome), SizeIs(44));
   const std::string& text = outcome.run.err;
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 13) << text;
   EXPECT_THAT(
-      text,
-      AllOf(HasSubstr(".3.pb.gz\n"), Not(HasSubstr(".4.pb.gz")),
-            testing::ContainsRegex("hbmprof: \\.\\.\\. and 17 more ranges\nhbmprof: process [0-9]+: .*\\.21\\.pb\\.gz"),
-            HasSubstr("hbmprof: 22 profiles of ranges are in " + fs::canonical(outcome.folder).string() + "\n")));
+      text, AllOf(Not(HasSubstr(".20.pb.gz")), testing::ContainsRegex("hbmprof: process [0-9]+: .*\\.21\\.pb\\.gz"),
+                  HasSubstr("hbmprof: 22 profiles of ranges are in " + fs::canonical(outcome.folder).string() + "\n")));
 }
 
 TEST(CaptureRangeTest, AChildOfVforkLeavesItsParentsRange) {

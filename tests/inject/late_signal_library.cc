@@ -16,9 +16,9 @@ extern "C" pid_t waitpid(pid_t process, int* status, int options) {
     return static_cast<pid_t>(syscall(SYS_wait4, one, end, how, nullptr));
   };
   const pid_t result = wait(process, status, options);
-  struct sigaction action = {};
-  sigaction(SIGTERM, nullptr, &action);
-  if (result <= 0 || sent || action.sa_handler == SIG_DFL) return result;
+  sigset_t blocked;
+  sigprocmask(SIG_BLOCK, nullptr, &blocked);
+  if (result <= 0 || sent || sigismember(&blocked, SIGTERM) == 0) return result;  // not the wait for the program
   sent = true;
   const pid_t self = getpid();
   const pid_t sender = fork();

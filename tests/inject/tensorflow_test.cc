@@ -218,21 +218,4 @@ TEST(TensorflowDoubleTest, SegmentsWithoutReportsAreAWarning) {
   ExpectNoWarning(ViewDouble("silence", {"TF_GPU_ALLOCATOR=cuda_malloc_async"}));
 }
 
-#if defined(HBMPROF_TOOL)
-TEST(TensorflowDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
-  const auto doctor = [](const std::string& library) {
-    return RunCommand({HBMPROF_TOOL, "doctor", "--library", HBMPROF_INJECTED, "--", library},
-                      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES}, {"", 120});
-  };
-  const CommandResult good = doctor(HBMPROF_TENSORFLOW_DOUBLE);
-  EXPECT_EQ(good.exit_code, 0) << good.out;
-  EXPECT_THAT(good.out, HasSubstr("reports the blocks of its BFC allocator: they are shown"));
-  const std::string other = NewDirectory() + "/libtensorflow_framework.so.2";
-  std::filesystem::copy(HBMPROF_INJECTED, other);
-  const CommandResult bad = doctor(other);
-  EXPECT_EQ(bad.exit_code, 1) << bad.out;
-  EXPECT_THAT(bad.out, HasSubstr("! TensorFlow       " + other + " reports no blocks of its BFC allocator"));
-}
-#endif
-
 }  // namespace

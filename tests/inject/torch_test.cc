@@ -446,28 +446,4 @@ TEST(TorchDoubleTest, RunAndExplainSayWhyBlocksAreNotShown) {
   }
 }
 
-TEST(TorchDoubleTest, DoctorSaysWhetherTheLibraryReportsBlocks) {
-  const auto doctor = [](const std::string& library) {
-    return RunCommand({HBMPROF_TOOL, "doctor", "--library", HBMPROF_INJECTED, "--", library},
-                      {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER}, {"", 120});
-  };
-  const CommandResult good = doctor(HBMPROF_TORCH_DOUBLE);
-  EXPECT_EQ(good.exit_code, 0) << good.out;
-  EXPECT_THAT(good.out, HasSubstr("reports the blocks of its caching allocator: they are shown"));
-  const std::string other = NewDirectory() + "/libc10_cuda.so";
-  std::filesystem::copy(HBMPROF_INJECTED, other);
-  const CommandResult bad = doctor(other);
-  EXPECT_EQ(bad.exit_code, 1) << bad.out;
-  EXPECT_THAT(bad.out, HasSubstr("! PyTorch          " + other + " reports no blocks of its caching allocator"));
-}
-#endif
-
-TEST(TorchDoubleTest, NothingIsRecordedWhenRecordingIsOff) {
-  const CommandResult run = RunCommand(
-      {HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", ""},
-      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER, "HBMPROF=0"},
-      {"", 120});
-  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
-}
-
 }  // namespace

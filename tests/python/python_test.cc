@@ -296,25 +296,6 @@ TEST_P(OddInterpreterTest, IsNotReadAndProfileHasTheReason) {
   EXPECT_EQ(view.Comment("python", "problem"), odd.problem);
 }
 
-TEST(DoctorTest, SaysThatAnInterpreterIsTooNew) {
-  if (*HBMPROF_TOOL_PATH == '\0') GTEST_SKIP() << "the command is not built";
-  const CommandResult doctor =
-      RunCommand({HBMPROF_TOOL_PATH, "doctor", "--", HBMPROF_PYTHON_LIBRARIES "/libpython_too_new.so"});
-  EXPECT_EQ(doctor.exit_code, 1);
-  EXPECT_THAT(doctor.out, HasSubstr("! Python           3.15.2: Python functions are not in the stacks"));
-  EXPECT_THAT(doctor.out, HasSubstr("JAX_SEND_TRACEBACK_TO_RUNTIME=ON"));
-}
-
-TEST_P(PythonTest, DoctorNamesTheInterpreter) {
-  const auto interpreters = InterpretersOfVersion();
-  SKIP_WITHOUT_INTERPRETER(interpreters);
-  if (*HBMPROF_TOOL_PATH == '\0') GTEST_SKIP() << "the command is not built";
-  for (const std::string& python : interpreters) {
-    EXPECT_THAT(RunCommand({HBMPROF_TOOL_PATH, "doctor", "--", python}).out,
-                HasSubstr("  Python           " + GetParam()));
-  }
-}
-
 INSTANTIATE_TEST_SUITE_P(Python, PythonTest, ALL_VERSIONS, NameOf);
 INSTANTIATE_TEST_SUITE_P(
     Python, OddInterpreterTest,

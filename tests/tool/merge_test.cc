@@ -32,7 +32,6 @@ using hbmprof::tool::RawProfile;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using Sign = ProfileMerger::Sign;
 
 RawProfile Parsed(const ProfileMaker& maker) { return *hbmprof::tool::ParseProfile(maker.Bytes(), "made"); }
 
@@ -57,24 +56,13 @@ ProfileMaker Dump(const std::map<std::string, int64_t>& bytes) {
 
 TEST(ProfileMergerTest, EqualStacksBecomeOneSample) {
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"b", 100}, {"c", 10}})), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1000}, {"b", 200}})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"b", 100}, {"c", 10}})), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1000}, {"b", 200}})), {}, {}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.samples.size(), 3u);
   EXPECT_EQ(view.SumUnder("inuse_space", "b"), 300);
   EXPECT_EQ(view.SumUnder("inuse_space", "main"), 1310);
   EXPECT_EQ(view.SumUnder("inuse_objects", "main"), 131);
-}
-
-TEST(ProfileMergerTest, DifferenceHasOnlyChanges) {
-  ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"grown", 300}, {"new", 10}, {"same", 50}})), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"gone", 70}, {"grown", 200}, {"same", 50}})), Sign::kSubtract, {}, {}).ok());
-  const ProfileView view = Taken(merger);
-  EXPECT_EQ(view.samples.size(), 3u);
-  EXPECT_EQ(view.SumUnder("inuse_space", "grown"), 100);
-  EXPECT_EQ(view.SumUnder("inuse_space", "new"), 10);
-  EXPECT_EQ(view.SumUnder("inuse_space", "gone"), -70);
 }
 
 // A profile of one sample, whose buffers were born in the given classes, all of 100 bytes.
@@ -96,9 +84,9 @@ ProfileMaker DumpWithAges(uint32_t width_log2, uint32_t first, const std::vector
 
 TEST(AgesTest, AreAddedUpInTheWiderClasses) {
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 5, {1, 2, 3, 0, 4}, {7})), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(4, 1, {10, 20}, {0, 0, 1})), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"without", 100}})), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 5, {1, 2, 3, 0, 4}, {7})), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(4, 1, {10, 20}, {0, 0, 1})), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"without", 100}})), {}, {}).ok());
   const auto profiles = ProfileSet::Parse({{"merged", *merger.Take()}});
   ASSERT_TRUE(profiles.ok()) << profiles.status();
   const ProfileSet::File& file = profiles->files()[0];
@@ -111,16 +99,6 @@ TEST(AgesTest, AreAddedUpInTheWiderClasses) {
   EXPECT_THAT(ages.born_bytes, ElementsAre(1000, 2100, 500, 400));
   EXPECT_THAT(ages.freed_by_octave, ElementsAre(7, 0, 1));
   EXPECT_TRUE(profiles->ages(file.samples[1]).empty());
-}
-
-TEST(AgesTest, DifferenceHasNone) {
-  ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 0, {1, 2}, {7})), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 0, {1}, {7})), Sign::kSubtract, {}, {}).ok());
-  const auto profile = ParseProfile(*merger.Take());
-  ASSERT_EQ(profile->sample_size(), 1);
-  EXPECT_FALSE(profile->sample(0).has_ages());
-  EXPECT_EQ(ProfileView(*profile).Sum("inuse_space"), 200);
 }
 
 TEST(AgesTest, OutsideOfTheLimitsAreRefused) {
@@ -207,8 +185,8 @@ TEST(AgesTest, BecomeALabelForPprof) {
 TEST(ProfileMergerTest, SelectsByLabelsAndAddsLabels) {
   ProfileMerger merger;
   const RawProfile profile = Parsed(Dump({{"a", 1}, {"b", 2}}));
-  EXPECT_TRUE(merger.Add(profile, Sign::kAdd, {{"phase", "b"}, {"device", "GPU:0"}}, {{"pid", "7"}}).ok());
-  EXPECT_TRUE(merger.Add(profile, Sign::kAdd, {{"phase", "b"}, {"device", "GPU:1"}}, {{"pid", "8"}}).ok());
+  EXPECT_TRUE(merger.Add(profile, {{"phase", "b"}, {"device", "GPU:0"}}, {{"pid", "7"}}).ok());
+  EXPECT_TRUE(merger.Add(profile, {{"phase", "b"}, {"device", "GPU:1"}}, {{"pid", "8"}}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.samples.size(), 1u);
   EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 2);
@@ -218,7 +196,7 @@ TEST(ProfileMergerTest, LabelOfTheSameNameIsRenamed) {
   ProfileMaker maker;
   maker.Sample({maker.Frame("f")}, {1, 100}, {{"pid", "inner"}, {"phase", "a"}});
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(maker), Sign::kAdd, {{"pid", "inner"}}, {{"pid", "7"}, {"name", "n"}}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(maker), {{"pid", "inner"}}, {{"pid", "7"}, {"name", "n"}}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 100);
   EXPECT_EQ(view.SumWhere("inuse_space", "exported_pid", "inner"), 100);
@@ -232,20 +210,20 @@ TEST(ProfileMergerTest, TypesAreMatchedByName) {
   ProfileMaker other(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "bytes"}});
   other.Sample({other.Frame("f")}, {7});
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(one), Sign::kAdd, {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(other), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(one), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(other), {}, {}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.Sum("inuse_space"), 107);
   EXPECT_EQ(view.Sum("inuse_objects"), 1);
   ProfileMaker pages(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "pages"}});
   ProfileMerger mixed;
-  EXPECT_TRUE(mixed.Add(Parsed(one), Sign::kAdd, {}, {}).ok());
-  EXPECT_FALSE(mixed.Add(Parsed(pages), Sign::kAdd, {}, {}).ok());
+  EXPECT_TRUE(mixed.Add(Parsed(one), {}, {}).ok());
+  EXPECT_FALSE(mixed.Add(Parsed(pages), {}, {}).ok());
 }
 
 TEST(ProfileMergerTest, NothingSelectedIsAValidProfile) {
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1}})), Sign::kAdd, {{"phase", "z"}}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1}})), {{"phase", "z"}}, {}).ok());
   EXPECT_TRUE(Taken(merger).samples.empty());
 }
 

@@ -701,7 +701,7 @@ TEST(TimelineCommand, GroupsByFunctionByTagAndByTheValueOfATag) {
 // Runs the command on a terminal of 60 columns.
 std::string OnTerminal(const std::string& path, const std::vector<std::string>& environment) {
   std::vector<std::string> variables = environment;
-  variables.insert(variables.end(), {"TERM=xterm", "PAGER=cat"});
+  variables.insert(variables.end(), {"TERM=xterm"});
   return RunCommand({"python3", "-c",
                      "import fcntl,os,pty,struct,sys,termios\n"
                      "pid,fd=pty.fork()\n"

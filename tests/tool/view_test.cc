@@ -500,7 +500,7 @@ std::string RunOnTerminal(std::vector<std::string> arguments, const std::map<std
   int terminal = -1;
   const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
-    for (const char* name : {"NO_COLOR", "PAGER", "LC_ALL", "LC_CTYPE", "LANG", "LESS"}) unsetenv(name);
+    for (const char* name : {"NO_COLOR", "LC_ALL", "LC_CTYPE", "LANG"}) unsetenv(name);
     setenv("TERM", "xterm", 1);
     for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
     execv(argv[0], argv.data());
@@ -546,8 +546,7 @@ TEST_F(OnATerminal, NamesAreShortenedToTheWidth) {
   const std::vector<std::string> commands[] = {
       {"top", after_}, {"top", "--tree", after_}, {"diff", before_, after_}, {"leaks", before_, between, after_}};
   for (const std::vector<std::string>& command : commands) {
-    const std::string out =
-        RunOnTerminal(command, {{"LC_ALL", "C.UTF-8"}, {"PAGER", "cat"}, {"NO_COLOR", "1"}}, 200, 80);
+    const std::string out = RunOnTerminal(command, {{"LC_ALL", "C.UTF-8"}, {"NO_COLOR", "1"}}, 200, 80);
     EXPECT_THAT(out, HasSubstr("Prefill ")) << command[0];
     EXPECT_THAT(out, HasSubstr("ill.cc:7")) << command[0];
     std::istringstream lines(out);
@@ -560,7 +559,7 @@ TEST_F(OnATerminal, NamesAreShortenedToTheWidth) {
 }
 
 TEST_F(OnATerminal, DiffHasColorsAndGrowthSigns) {
-  const std::string out = RunOnTerminal({"diff", before_, after_}, {{"LC_ALL", "C.UTF-8"}, {"PAGER", "cat"}});
+  const std::string out = RunOnTerminal({"diff", before_, after_}, {{"LC_ALL", "C.UTF-8"}});
   EXPECT_THAT(out, HasSubstr("\x1b[31m\xe2\x96\xb2 +3.00 KiB"));
   EXPECT_THAT(out, HasSubstr("\x1b[32m\xe2\x96\xbc -1.00 KiB"));
   EXPECT_THAT(out, HasSubstr("Shrinks\\x1b[2J")) << "a name in the profile has no effect on the terminal";
@@ -568,8 +567,7 @@ TEST_F(OnATerminal, DiffHasColorsAndGrowthSigns) {
 }
 
 TEST_F(OnATerminal, NoColorHasSignsOnly) {
-  const std::string out =
-      RunOnTerminal({"diff", before_, after_}, {{"NO_COLOR", "1"}, {"LANG", "en_US.utf8"}, {"PAGER", "cat"}});
+  const std::string out = RunOnTerminal({"diff", before_, after_}, {{"NO_COLOR", "1"}, {"LANG", "en_US.utf8"}});
   EXPECT_THAT(out, HasSubstr("\xe2\x96\xb2 +3.00 KiB"));
   EXPECT_THAT(out, Not(HasSubstr("\x1b")));
 }
@@ -580,28 +578,6 @@ TEST_F(OnATerminal, DumbTerminalsAndPipesHaveNeither) {
   EXPECT_THAT(piped, Not(HasSubstr("\x1b")));
   EXPECT_THAT(piped, Not(HasSubstr("\xe2\x96\xb2")));
   EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, {{"TERM", "dumb"}, {"LC_ALL", "C.UTF-8"}}), piped);
-}
-
-TEST_F(OnATerminal, LongOutputGoesToThePager) {
-  const std::map<std::string, std::string> environment = {{"PAGER", "sed 's/^/paged: /'"}, {"NO_COLOR", "1"}};
-  const std::string plain = RunTool({"diff", before_, after_}).out;
-  std::string paged;
-  for (size_t i = 0; i < plain.size(); ++i) {
-    if (i == 0 || plain[i - 1] == '\n') paged += "paged: ";
-    paged += plain[i];
-  }
-  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, environment, 5), paged);
-  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, environment, 50), plain) << "it fits the terminal";
-  EXPECT_EQ(RunOnTerminal({"diff", before_, after_}, {{"PAGER", ""}, {"NO_COLOR", "1"}}, 5), plain);
-  EXPECT_THAT(RunOnTerminal({"diff", before_, after_}, {{"PAGER", "/nowhere/pager"}, {"NO_COLOR", "1"}}, 5),
-              HasSubstr(plain));
-}
-
-TEST_F(OnATerminal, PagerThatEndsEarlyIsNoError) {
-  std::vector<Stack> stacks;
-  for (int i = 0; i < 20000; ++i) stacks.push_back({{{"-", "function_" + std::to_string(i)}}, 1024});
-  WriteStacks(after_, stacks);
-  EXPECT_THAT(RunOnTerminal({"top", "-n", "0", after_}, {{"PAGER", "head -1"}}, 5), Not(HasSubstr("cannot write")));
 }
 
 // The profile comes from a pipe whose writer is slow.
@@ -618,7 +594,7 @@ TEST_F(OnATerminal, ProgressIsShownAfterASecond) {
     close(fd);
   };
   std::thread writer(write_late);
-  const std::string out = RunOnTerminal({"top", pipe}, {{"PAGER", "cat"}});
+  const std::string out = RunOnTerminal({"top", pipe}, {});
   writer.join();
   EXPECT_THAT(out, HasSubstr("] 0 of 1 files read"));
   EXPECT_THAT(out, HasSubstr("\r\x1b[K")) << "the bar is removed";

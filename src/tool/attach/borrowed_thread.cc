@@ -157,14 +157,6 @@ absl::StatusOr<LoaderFunctions> FindLoader(const Target& target) {
     loader.symbol = target.Symbol(*file, "dlsym");
     loader.error = target.Symbol(*file, "dlerror");
   }
-  if (loader.open == 0) {
-    // Before glibc 2.34, a program without libdl.
-    loader.open = target.Symbol(*libc, "__libc_dlopen_mode");
-    loader.symbol = target.Symbol(*libc, "__libc_dlsym");
-    loader.error = 0;
-    constexpr uint64_t kFromDlopen = 0x80000000;
-    loader.mode |= kFromDlopen;
-  }
   if (loader.open != 0 && loader.symbol != 0 && loader.errno_location != 0) return loader;
   return absl::FailedPreconditionError(
       Cat("its C library, ", libc->path, ", has no dlopen that hbmprof knows; start the program with `hbmprof run`"));

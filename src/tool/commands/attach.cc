@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -23,7 +22,7 @@
 #include "src/tool/commands/injection.h"
 #include "src/tool/commands/output_options.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/json.h"
 
 extern char** environ;
 
@@ -38,6 +37,7 @@ constexpr int kBeforeMillis = 1'000;
 struct AttachOptions : OutputOptions {
   std::string process;
   bool allow_seccomp = false;
+  bool json = false;
 };
 
 // The variables that are not the library's: it gets them from the options, or they are for the command.
@@ -126,12 +126,20 @@ absl::StatusOr<std::string> LibraryOptions(const Target& target, const AttachOpt
   return lines;
 }
 
+// Memory of a device that the process had allocated before.
+struct EarlierMemory {
+  std::string name;
+  int64_t bytes = 0;
+  int64_t segment_bytes = 0;  // of `bytes`: segments of PyTorch
+};
+
 // What the process says about the attachment (src/protocol/control.h).
 struct Attachment {
-  std::string state;       // "attached", "detached", "changing"; empty: it was started with the library
-  std::string functions;   // "75 of 75"
-  int64_t references = 0;  // of PyTorch
-  std::string before;      // a line for the user; empty: not known yet
+  std::string state;      // "attached", "detached", "changing"; empty: it was started with the library
+  int64_t functions = 0;  // that are replaced
+  int64_t all_functions = 0;
+  int64_t references = 0;             // of PyTorch
+  std::vector<EarlierMemory> before;  // empty: not known yet
 };
 
 absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
@@ -141,64 +149,55 @@ absl::StatusOr<Attachment> QueryAttachment(const Target& target) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string key;
-    std::string value;
     words >> key;
     if (key == "attach") words >> attachment.state;
-    int64_t some = 0;
-    int64_t all = 0;
-    if (key == "functions" && words >> some >> all) attachment.functions = Cat(some, " of ", all);
+    if (key == "functions") words >> attachment.functions >> attachment.all_functions;
     if (key == "references") words >> attachment.references;
-    if (key == "before" && words >> some >> all && std::getline(words >> std::ws, value)) {
-      attachment.before +=
-          Cat(attachment.before.empty() ? "before attach: " : "; ", FormatValue(some, "bytes"), " in use on ", value);
-      if (all > 0) attachment.before += Cat(", of which ", FormatValue(all, "bytes"), " are segments of PyTorch");
+    EarlierMemory memory;
+    if (key == "before" && words >> memory.bytes >> memory.segment_bytes &&
+        std::getline(words >> std::ws, memory.name)) {
+      attachment.before.push_back(memory);
     }
   }
   return attachment;
 }
 
-// Returns the version of Python in the name of a file of the process; "" if there is none.
-std::string PythonVersion(const Target& target) {
-  constexpr std::string_view kStarts[] = {"libpython", "python"};
-  for (const MappedFile& file : target.files()) {
-    for (const std::string_view start : kStarts) {
-      if (file.name.rfind(start, 0) != 0) continue;
-      const std::string version =
-          file.name.substr(start.size(), file.name.find_first_not_of("0123456789.", start.size()) - start.size());
-      if (version.find('.') != std::string::npos) return version.substr(0, version.find(".so"));
-    }
-  }
-  return "";
-}
-
-// Reads the version of the PyTorch that the process has loaded from its version.py.
-std::string TorchVersion(const Target& target) {
-  const MappedFile* const library = target.Find([](std::string_view name) { return name == "libc10_cuda.so"; });
-  if (library == nullptr) return "";
-  std::ifstream file(target.OutsidePath(Cat(library->path.substr(0, library->path.rfind('/')), "/../version.py")));
-  for (std::string line; std::getline(file, line);) {
-    const size_t quote = line.find('\'');
-    if (line.rfind("__version__", 0) != 0 || quote == std::string::npos) continue;
-    return line.substr(quote + 1, line.find_first_of("'+", quote + 1) - quote - 1);
-  }
-  return "";
-}
-
-absl::Status Report(const Target& target) {
+absl::Status Report(const Target& target, bool json) {
   ASSIGN_OR_RETURN(Attachment attachment, QueryAttachment(target));
   // The process asks the driver about earlier memory in a thread of its own.
   for (int waited = 0; attachment.before.empty() && waited < kBeforeMillis; waited += 50) {
     usleep(50'000);
     ASSIGN_OR_RETURN(attachment, QueryAttachment(target));
   }
-  const auto with_space = [](const std::string& text) { return text.empty() ? "" : Cat(" ", text); };
-  const std::string python = PythonVersion(target);
-  Print(Cat("attached to ", target.pid(), " (", target.Name(), "): CUDA driver", with_space(DriverVersion(target)),
-            ", ", attachment.functions, " functions",
-            attachment.references == 0 ? "" : Cat(", PyTorch", with_space(TorchVersion(target)), " blocks"),
-            python.empty() ? "" : Cat(", Python ", python), "\n"));
-  if (!attachment.before.empty()) Print(Cat(attachment.before, "\n"));
+  const std::string driver = DriverVersion(target);
   const std::string directory = OuterDirectory(target);
+  if (json) {
+    Json before = Json::array();
+    for (const EarlierMemory& memory : attachment.before) {
+      before.push_back({{"name", memory.name}, {"bytes", memory.bytes}, {"segment_bytes", memory.segment_bytes}});
+    }
+    Print(ToText({{"version", kJsonVersion},
+                  {"state", "attached"},
+                  {"pid", target.pid()},
+                  {"name", target.Name()},
+                  {"driver", driver},
+                  {"function_count", attachment.functions},
+                  {"all_function_count", attachment.all_functions},
+                  {"has_torch_blocks", attachment.references != 0},
+                  {"before", before},
+                  {"id", Cat(target.inner_pid())},
+                  {"directory", directory}}));
+    return absl::OkStatus();
+  }
+  Print(Cat("attached to ", target.pid(), " (", target.Name(), "): CUDA driver", driver.empty() ? "" : " ", driver,
+            ", ", attachment.functions, " of ", attachment.all_functions, " functions",
+            attachment.references == 0 ? "" : ", PyTorch blocks", "\n"));
+  std::string before;
+  for (const EarlierMemory& memory : attachment.before) {
+    before += Cat(before.empty() ? "before attach: " : "; ", Bytes(memory.bytes), " in use on ", memory.name);
+    if (memory.segment_bytes > 0) before += Cat(", of which ", Bytes(memory.segment_bytes), " are segments of PyTorch");
+  }
+  if (!before.empty()) Print(Cat(before, "\n"));
   if (directory != ControlDirectory()) {
     Print(Cat("the other commands find it with HBMPROF_SOCKET_DIR=", directory, " hbmprof leaks ", target.inner_pid(),
               "\n"));
@@ -250,26 +249,33 @@ absl::StatusOr<int> RunAttach(const AttachOptions& options, bool has_output, boo
   if (code == internal::kAttachedAlready && is_any_output_given) {
     PrintError("attach", "it was attached before, so the options of that time stay");
   }
-  RETURN_IF_ERROR(Report(*target));
+  RETURN_IF_ERROR(Report(*target, options.json));
   return kSuccess;
 }
 
-absl::StatusOr<int> RunDetach(const std::string& process) {
+absl::StatusOr<int> RunDetach(const std::string& process, bool json) {
   std::string socket;
+  std::string id;
   std::string name;
   if (const absl::StatusOr<LiveProcess> live = FindProcess(ControlDirectory(), process); live.ok()) {
     socket = live->socket;
-    name = Cat(live->id, " (", live->name, ")");
+    id = live->id;
+    name = live->name;
   } else {
     // Its control channel can be in a container.
     ASSIGN_OR_RETURN(const pid_t pid, FindPid(process));
     ASSIGN_OR_RETURN(const std::unique_ptr<Target> target, Target::Open(pid));
     if (!HasInjectedLibrary(*target)) return absl::FailedPreconditionError(Cat("process ", pid, " is not attached"));
     socket = SocketOf(*target);
-    name = Cat(pid, " (", target->Name(), ")");
+    id = Cat(pid);
+    name = target->Name();
   }
   RETURN_IF_ERROR(QueryProcess(socket, "detach").status());
-  Print(Cat("detached from ", name, "\n"));
+  if (json) {
+    Print(ToText({{"version", kJsonVersion}, {"state", "detached"}, {"id", id}, {"name", name}}));
+  } else {
+    Print(Cat("detached from ", id, " (", name, ")\n"));
+  }
   return kSuccess;
 }
 
@@ -282,13 +288,14 @@ Command AddAttachCommand(CLI::App& tool) {
   AddOutputOptions(*arguments, *options);
   arguments->add_flag("--allow-seccomp", options->allow_seccomp,
                       "Also if the process has a seccomp filter of its own, which can end it");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->footer(
       "The process keeps running. Afterwards it is as if it had been started by hbmprof run, except for the memory\n"
       "that it allocated before: that is one call site, [before attach]. It needs a CUDA driver "
       "from " HBMPROF_KNOWN_DRIVERS
       ".\n"
       "Variables HBMPROF_* of the environment are options of the library, as for hbmprof run.\n"
-      "Example: hbmprof attach 4242 && hbmprof leaks 4242 --interval 30s");
+      "Example: hbmprof attach 4242 && hbmprof leaks 4242");
   auto detach = std::make_shared<bool>(false);
   arguments->add_flag("--detach", *detach, "End the recording that attach has begun");
   AddProcessOptions(*arguments, true);
@@ -298,7 +305,7 @@ Command AddAttachCommand(CLI::App& tool) {
               const bool has_other = has_output || !options->interval.empty() || !options->library.empty() ||
                                      !options->record.empty() || options->allow_seccomp;
               if (has_other) return InvalidArgument("--detach takes no other option");
-              return RunDetach(options->process);
+              return RunDetach(options->process, options->json);
             }
             return RunAttach(*options, has_output,
                              has_output || !options->interval.empty() || !options->record.empty());

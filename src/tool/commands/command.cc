@@ -3,12 +3,25 @@
 #include <cstdlib>
 
 #include "src/protocol/control.h"
+#include "src/tool/util/files.h"
+#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 
 const char kFilterHelp[] =
     "Also --known [NAME=]REGEX: a further known library. Of a running process: --socket-dir DIR\n"
     "Also, as in pprof: --focus, --ignore REGEX";
+
+void PrintFile(const std::string& file, size_t bytes, bool json, const std::string& note) {
+  if (IsStandardOutput(file)) return;
+  if (json) return Print(ToText({{"version", kJsonVersion}, {"file", file}, {"bytes", bytes}}));
+  Print(Cat(Visible(file), note, "\n"));
+}
+
+absl::Status CheckFileJson(const std::string& output, bool json) {
+  if (!json || output != "-") return absl::OkStatus();
+  return InvalidArgument("--json and -o -: both write to standard output; name a file");
+}
 
 CLI::Validator WholeNumber(int64_t least, int64_t most) {
   const auto read = [least, most](std::string& text) -> std::string {

@@ -27,13 +27,18 @@ AddCommand AddRunCommand, AddAttachCommand, AddDoctorCommand, AddExplainCommand,
     AddControlCommand, AddDumpCommand, AddConvertCommand, AddSymbolizeCommand;
 
 // `hbmprof --reference KIND [FILE]`, for builds: prints a text that is made of the definitions of all subcommands. KIND
-// is "bash", "zsh" or "fish" (the completion script), "man" or "markdown" (the sections of the commands). With FILE,
+// is "bash" or "zsh" (the completion script), "man" or "markdown" (the sections of the commands). With FILE,
 // prints the file with this text in place of its line "@COMMANDS@". `words`: KIND and FILE.
 inline constexpr char kReferenceOption[] = "--reference";
 absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::string>& words);
 
 // Shows the callers and callees of the functions whose name matches `expression`. `options`: those of `hbmprof top`.
 absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& expression);
+
+// Prints that a command has written `bytes` bytes to `file`: as JSON, or as a line that ends with `note`. Prints
+// nothing if the file is standard output. CheckFileJson returns kInvalidArgument if both would go there.
+void PrintFile(const std::string& file, size_t bytes, bool json, const std::string& note = "");
+absl::Status CheckFileJson(const std::string& output, bool json);
 
 // The most that options such as --rows accept.
 constexpr int64_t kMaxCount = 1'000'000'000;

@@ -172,17 +172,6 @@ std::string EmptyValueProblem(const CLI::App& command, const std::vector<std::st
   return empty.empty() ? "" : Cat(empty, ": the value is empty");
 }
 
-// Standard input is given as several inputs: the second one would be empty.
-std::string RepeatedInputProblem(const CLI::App& command) {
-  std::ptrdiff_t inputs = 0;
-  for (const CLI::Option* option : command.get_options()) {
-    const std::string name = option->get_name();
-    if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
-    inputs += absl::c_count(option->results(), "-");
-  }
-  return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");
-}
-
 // Replaces folders among the sources by the profiles in them.
 absl::Status ReadFolders(CLI::App& command) {
   CLI::Option* const sources = command.get_option_no_throw("SOURCE");
@@ -204,7 +193,6 @@ absl::StatusOr<int> RunCommand(const Command& command) {
   if (command.only_reads_profiles) {
     RETURN_IF_ERROR(CheckMemoryVariable());
     EnforceMemoryLimit(command.arguments->get_name());
-    PageOutput();
   }
   return command.run();
 }
@@ -314,8 +302,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   const Command* const command = Parse(tool, commands, first, words, &code);
   if (command == nullptr) return code;
   *command_name = command->arguments->get_name();
-  const std::string problem = RepeatedInputProblem(*command->arguments);
-  const absl::StatusOr<int> result = problem.empty() ? RunCommand(*command) : InvalidArgument(problem);
+  const absl::StatusOr<int> result = RunCommand(*command);
   if (result.ok()) return *result;
   PrintError(*command_name, MessageOf(result.status()));
   return kUnusable;

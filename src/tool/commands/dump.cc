@@ -10,15 +10,13 @@ namespace {
 struct DumpOptions {
   std::string source;
   std::string output;
-  bool reset_peak = false;
+  bool json = false;
 };
 
 absl::StatusOr<int> RunDump(const DumpOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.source));
   const bool is_process = process.has_value();
-  if (!is_process && options.reset_peak) {
-    return InvalidArgument(options.source, ": is not a running process: it has no --reset-peak");
-  }
+  RETURN_IF_ERROR(CheckFileJson(options.output, options.json));
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf({options.source})));
   ASSIGN_OR_RETURN(const std::string profile,
                    is_process ? QueryProcess(process->socket, "profile") : ReadSource(options.source));
@@ -31,8 +29,7 @@ absl::StatusOr<int> RunDump(const DumpOptions& options) {
                            : is_process            ? NewFileOf(*process, ".pb.gz")
                                                    : NewFileFor(options.source, ".pb.gz");
   RETURN_IF_ERROR(WriteOutput(file, profile));
-  if (!IsStandardOutput(file)) Print(Cat(Visible(file), "\n"));
-  if (options.reset_peak) RETURN_IF_ERROR(QueryProcess(process->socket, "reset-peak").status());
+  PrintFile(file, profile.size(), options.json);
   return kSuccess;
 }
 
@@ -48,8 +45,7 @@ Command AddDumpCommand(CLI::App& tool) {
       ->required();
   arguments->add_option("-o,--output", options->output,
                         "The file to write; - is standard output. Default: a new file in this folder");
-  arguments->add_flag("--reset-peak", options->reset_peak, "Begin a new peak in the process afterwards")
-      ->group(kProcessGroup);
+  arguments->add_flag("--json", options->json, kJsonHelp);
   AddProcessOptions(*arguments);
   return {arguments, [options] { return RunDump(*options); }, true};
 }

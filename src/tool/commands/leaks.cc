@@ -93,9 +93,9 @@ void PrintText(const LeaksOptions& options, const Result& result) {
   }
 }
 
-// Returns the dumps: the files, that of a process, or those of a recording.
+// Returns the dumps: the files, the states of a recording, or the profile of a process that is old enough.
 absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
-  if (options.files.size() > 1) return ReadProfiles(options.files);
+  if (options.files.size() != 1) return ReadProfiles(options.files);
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
   if (process.has_value()) WaitForAges("leaks", {*process});
   if (!IsRecordingFile(options.files[0])) return ReadProfiles(options.files);

@@ -12,41 +12,19 @@ struct PsOptions {
   bool json = false;
 };
 
-// One memory of a process; null if it has none.
-struct PsRow {
-  const LiveProcess* process;
-  const LiveMemory* memory;
-};
-
-RowFields<PsRow> FieldsOf(const PsOptions& options) {
-  const auto of_process = [](std::string LiveProcess::*member) {
-    return [member](const PsRow& row) { return row.process->*member; };
-  };
-  const auto of_memory = [](std::string LiveMemory::*member) {
-    return [member](const PsRow& row) { return row.memory == nullptr ? "-" : row.memory->*member; };
-  };
-  const auto bytes = [&options](int64_t LiveMemory::*member) {
-    return [&options, member](const PsRow& row) {
-      return row.memory == nullptr || row.memory->*member < 0 ? "-" : Bytes(row.memory->*member, options.exact);
-    };
-  };
-  return {{"pid", 'r', of_process(&LiveProcess::id), "", nullptr},
-          {"name", 'l', of_process(&LiveProcess::name), "", nullptr},
-          {"device", 'l', of_memory(&LiveMemory::device), "", nullptr},
-          {"space", 'l', of_memory(&LiveMemory::space), "", nullptr},
-          {"in use", 'r', bytes(&LiveMemory::in_use), "", nullptr},
-          {"peak", 'r', bytes(&LiveMemory::peak), "", nullptr},
-          {"limit", 'r', bytes(&LiveMemory::limit), "", nullptr}};
-}
-
 void PrintPs(const PsOptions& options, const std::vector<LiveProcess>& processes,
              const std::vector<std::string>& silent) {
-  std::vector<PsRow> rows;
+  Table table("rlllrrr");
+  table.Add({"pid", "name", "device", "space", "in use", "peak", "limit"});
+  const auto size = [&options](int64_t bytes) { return bytes < 0 ? "-" : Bytes(bytes, options.exact); };
   for (const LiveProcess& process : processes) {
-    if (process.memory.empty()) rows.push_back({&process, nullptr});
-    for (const LiveMemory& memory : process.memory) rows.push_back({&process, &memory});
+    if (process.memory.empty()) table.Add({process.id, process.name, "-", "-", "-", "-", "-"});
+    for (const LiveMemory& memory : process.memory) {
+      table.Add({process.id, process.name, memory.device, memory.space, size(memory.in_use), size(memory.peak),
+                 size(memory.limit)});
+    }
   }
-  PrintVisible(TableOf(rows, FieldsOf(options), 0));
+  PrintVisible(table.Text(TerminalColumns()));
   for (const LiveProcess& process : processes) {
     const std::string name = Cat(process.id, " ", process.name);
     const std::string off = OffSince(process.warnings);

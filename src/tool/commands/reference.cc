@@ -47,27 +47,6 @@ std::string Zsh(const App& tool) {
   return "#compdef hbmprof\nautoload -U +X bashcompinit && bashcompinit\n" + Bash(tool);
 }
 
-std::string FishQuoted(const std::string& text) {
-  return Cat("'", absl::StrReplaceAll(text, {{"'", "\\'"}, {"\\", "\\\\"}}), "'");
-}
-
-std::string Fish(const App& tool) {
-  std::string text = "# fish completion of hbmprof\n";
-  for (const App* command : Subcommands(tool)) {
-    text += Cat("complete -c hbmprof -n __fish_use_subcommand -f -a ", command->get_name(), " -d ",
-                FishQuoted(command->get_description()), "\n");
-    for (const CLI::Option* option : DescribedOptions(*command)) {
-      std::string names;
-      for (const std::string& name : option->get_lnames()) names += " -l " + name;
-      for (const std::string& name : option->get_snames()) names += " -s " + name;
-      if (names.empty()) continue;
-      text += Cat("complete -c hbmprof -n '__fish_seen_subcommand_from ", command->get_name(), "'", names, " -d ",
-                  FishQuoted(option->get_description()), "\n");
-    }
-  }
-  return text;
-}
-
 // Returns "PROCESS REQUEST [ARGUMENT]": the arguments of a command.
 std::string ArgumentsOf(const App& command) {
   std::string text;
@@ -160,9 +139,9 @@ std::string Markdown(const App& tool) {
 
 absl::StatusOr<int> PrintReference(const App& tool, const std::vector<std::string>& words) {
   const std::map<std::string, std::string (*)(const App&)> kinds = {
-      {"bash", &Bash}, {"zsh", &Zsh}, {"fish", &Fish}, {"man", &Man}, {"markdown", &Markdown}};
+      {"bash", &Bash}, {"zsh", &Zsh}, {"man", &Man}, {"markdown", &Markdown}};
   const auto kind = kinds.find(words.empty() ? "" : words[0]);
-  if (kind == kinds.end()) return InvalidArgument(kReferenceOption, " takes one of bash, zsh, fish, man, markdown");
+  if (kind == kinds.end()) return InvalidArgument(kReferenceOption, " takes one of bash, zsh, man, markdown");
   const std::string text = kind->second(tool);
   if (words.size() == 1) {
     Print(text);

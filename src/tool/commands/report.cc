@@ -13,9 +13,11 @@ struct ReportOptions : ViewOptions {
   std::string output;
   std::string base;
   std::string per;
+  bool json = false;
 };
 
 absl::StatusOr<int> RunReport(ReportOptions& options) {
+  RETURN_IF_ERROR(CheckFileJson(options.output, options.json));
   if (options.output.empty()) options.output = NewFileFor(options.files.back(), ".html");
   std::vector<std::string> paths = options.files;
   const bool has_base = !options.base.empty();
@@ -47,7 +49,7 @@ absl::StatusOr<int> RunReport(ReportOptions& options) {
   ASSIGN_OR_RETURN(const std::string page,
                    ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per));
   RETURN_IF_ERROR(WriteOutput(options.output, page));
-  if (!IsStandardOutput(options.output)) Print(Visible(options.output) + ": open it in a browser\n");
+  PrintFile(options.output, page.size(), options.json, ": open it in a browser");
   return kSuccess;
 }
 
@@ -64,6 +66,7 @@ Command AddReportCommand(CLI::App& tool) {
                         "The page; - is standard output. Default: a new file in this folder");
   arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
+  arguments->add_flag("--json", options->json, kJsonHelp);
   AddViewOptions(*arguments, *options);
   arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunReport(*options); }, true};

@@ -5,19 +5,17 @@
 #include <re2/re2.h>
 #include <signal.h>
 #include <sys/eventfd.h>
-#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <set>
 #include <thread>
 
 #include "src/base/atomic_file.h"
@@ -30,6 +28,7 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
+#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -40,6 +39,7 @@ constexpr char kProfilerApi[] = "cudaProfilerApi";
 constexpr char kNvtxRange[] = "nvtx:";
 
 struct RunOptions : OutputOptions {
+  bool json = false;
   std::string nvtx;           // "innermost", "outermost" or "path"; empty: no ranges
   std::string capture_range;  // "cudaProfilerApi" or "nvtx:NAME"; empty: the whole run is recorded
 
@@ -49,71 +49,19 @@ struct RunOptions : OutputOptions {
 
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
-// The folder for the profiles. Creates it if it does not exist. As long as this object exists, no other run removes the
-// folder.
-class OutputFolder {
- public:
-  bool Open(const std::string& path) {
-    std::error_code error;
-    for (int attempt = 0; attempt < 100; ++attempt) {
-      for (fs::path missing = fs::absolute(path, error).lexically_normal();
-           !missing.empty() && !fs::exists(missing, error); missing = missing.parent_path()) {
-        if (missing.has_filename()) created_.push_back(missing);
-      }
-      fs::create_directories(path, error);
-      path_ = fs::canonical(path, error);
-      if (error || !fs::is_directory(path_, error) || access(path_.c_str(), W_OK) != 0) return false;
-      lock_.Reset(open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (lock_.get() < 0) return true;  // not readable: usable, but never removed
-      flock(lock_.get(), LOCK_SH);
-      // Another run can have removed the folder after it was created and before it was locked.
-      struct stat locked = {};
-      struct stat named = {};
-      fstat(lock_.get(), &locked);
-      if (stat(path_.c_str(), &named) == 0 && named.st_ino == locked.st_ino && named.st_dev == locked.st_dev)
-        return true;
-      lock_.Reset(-1);
-      created_.clear();
-    }
-    return false;
+// Returns the profiles RUN.PROCESS.NUMBER.pb.gz of `run` in `folder`, by process and number.
+std::map<std::pair<int64_t, int64_t>, std::string> ProfilesOf(const std::string& run, const std::string& folder) {
+  const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kProfileSuffix)));
+  std::map<std::pair<int64_t, int64_t>, std::string> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename();
+    int64_t process = 0;
+    int64_t number = 0;
+    if (RE2::FullMatch(name, pattern, &process, &number)) files[{process, number}] = Cat(folder, "/", name);
   }
-
-  const std::string& path() const { return path_; }
-
-  // Returns the names RUN.PROCESS.NUMBER.pb.gz of the profiles of `run`, by process and number. With `last_only`,
-  // returns only the last profile of each process. Otherwise each file is from a different process, also if the ids are
-  // equal: an id can be used in two containers, or again at a later time.
-  std::map<std::pair<int64_t, int64_t>, std::string> Profiles(const std::string& run, bool last_only) const {
-    const RE2 pattern(Cat(RE2::QuoteMeta(run), R"(\.(\d+)\.(\d+))", RE2::QuoteMeta(kProfileSuffix)));
-    std::map<std::pair<int64_t, int64_t>, std::string> names;
-    std::error_code error;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path_, error)) {
-      const std::string name = entry.path().filename();
-      int64_t process = 0;
-      int64_t number = 0;
-      if (RE2::FullMatch(name, pattern, &process, &number)) names[{process, number}] = name;
-    }
-    for (auto name = names.begin(); last_only && name != names.end();) {
-      const auto next = std::next(name);
-      const bool is_last = next == names.end() || next->first.first != name->first.first;
-      name = is_last ? next : names.erase(name);
-    }
-    return names;
-  }
-
-  // Removes the empty folders that Open() created, unless another run uses them.
-  void RemoveIfEmpty() {
-    if (created_.empty() || lock_.get() < 0 || flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return;
-    for (const fs::path& folder : created_) {
-      if (rmdir(folder.c_str()) != 0) return;
-    }
-  }
-
- private:
-  std::string path_;
-  std::vector<fs::path> created_;  // innermost first
-  internal::FileDescriptor lock_;
-};
+  return files;
+}
 
 // Returns the processes with `variable` in their environment, as far as this user may read it.
 std::vector<int> ProcessesWith(const std::string& variable) {
@@ -177,118 +125,84 @@ class ProfilesAtSignal {
   std::map<int64_t, Taken> taken_;
 };
 
-volatile sig_atomic_t forward_to = 0;
-volatile sig_atomic_t is_session_leader = 0;
-
-// Signal handler: passes the signal on to the program. Does not pass on signals of the kernel, such as Ctrl-C in the
-// terminal, because the program receives them too, nor signals that the program or this process sent. There is one
-// exception: if the terminal hangs up, only the session leader receives the SIGHUP. So if this process is the leader,
-// it passes this signal on.
-void Forward(int number, siginfo_t* info, void*) {
-  if (forward_to == 0) return;
-  const bool is_hangup_of_leader = number == SIGHUP && info->si_code == SI_KERNEL && is_session_leader != 0;
-  if (!is_hangup_of_leader && (info->si_code > 0 || info->si_pid == forward_to || info->si_pid == getpid())) return;
-  const int error = errno;
-  if (info->si_code == SI_QUEUE) {
-    sigqueue(forward_to, number, info->si_value);
-  } else {
-    kill(forward_to, number);
-  }
-  errno = error;
-}
-
 // Passes signals from other processes on to the program, except signals that stop, cannot be caught, or come from a
-// fault. Before it passes on one that can end the program, it calls `before_end` in a thread of its own.
+// fault. Before it passes on one that can end the program, it calls `before_end`. It blocks the signals and reads them
+// in a thread, so their settings stay as this process has inherited them.
 class SignalForwarding {
  public:
   explicit SignalForwarding(std::function<void()> before_end) : before_end_(std::move(before_end)) {
-    sigemptyset(&ends_);
-    for (const int number : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) sigaddset(&ends_, number);
-    struct sigaction forward = {};
-    forward.sa_sigaction = &Forward;
-    forward.sa_flags = SA_SIGINFO | SA_RESTART;
-    sigfillset(&forward.sa_mask);
-    sigemptyset(&forwarded_);
-    for (int number = 1; number <= SIGRTMAX; ++number) {
-      if (number < SIGRTMIN && kKept.count(number) != 0) continue;
-      if (number > SIGSYS && number < SIGRTMIN) continue;
-      sigaddset(&forwarded_, number);
+    sigfillset(&forwarded_);
+    for (const int number :
+         {SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS}) {
+      sigdelset(&forwarded_, number);
     }
-    // Signals are blocked until the program has started.
     sigprocmask(SIG_BLOCK, &forwarded_, &inherited_mask_);
-    for (int number = 1; number <= SIGRTMAX; ++number) {
-      if (sigismember(&forwarded_, number) == 1) sigaction(number, &forward, &inherited_[number]);
-    }
   }
-  ~SignalForwarding() { Restore(); }
   SignalForwarding(const SignalForwarding&) = delete;
   SignalForwarding& operator=(const SignalForwarding&) = delete;
 
+  // Without a descriptor or a thread, signals have the effect that they have without hbmprof, on this process.
   void Start(int process) {
-    is_session_leader = getsid(0) == getpid() ? 1 : 0;
-    forward_to = process;
-    signals_.Reset(signalfd(-1, &ends_, SFD_CLOEXEC));
+    process_ = process;
+    signals_.Reset(signalfd(-1, &forwarded_, SFD_CLOEXEC | SFD_NONBLOCK));
     stop_.Reset(eventfd(0, EFD_CLOEXEC));
-    sigset_t others = forwarded_;
-    if (signals_.get() >= 0 && stop_.get() >= 0 && internal::TryRun([&] { StartThread(); })) {
-      for (int number = 1; number <= SIGRTMAX; ++number) {
-        if (sigismember(&ends_, number) == 1) sigdelset(&others, number);
-      }
-    }
-    sigprocmask(SIG_UNBLOCK, &others, nullptr);
+    const auto start = [this] { thread_ = std::thread([this] { PassOnAll(); }); };
+    if (signals_.get() < 0 || stop_.get() < 0 || !internal::TryRun(start)) Restore();
   }
 
   // Stops passing on signals, because another process can get the program's id after the wait. From then on signals
-  // from other processes have no effect, as if the program received them after its end. Ctrl-C ends this process.
+  // from other processes stay blocked, as if the program received them after its end. Ctrl-C ends this process.
   void Stop() {
-    sigprocmask(SIG_BLOCK, &forwarded_, nullptr);
-    forward_to = 0;
-    if (thread_.joinable()) {
-      eventfd_write(stop_.get(), 1);
-      thread_.join();
-    }
-    for (const int number : {SIGINT, SIGQUIT}) sigaction(number, &inherited_[number], nullptr);
-    sigprocmask(SIG_UNBLOCK, &forwarded_, nullptr);
+    if (!thread_.joinable()) return;
+    eventfd_write(stop_.get(), 1);
+    thread_.join();
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof(info)) > 0) continue;  // such as the Ctrl-C that has ended the program
+    sigset_t keys;
+    sigemptyset(&keys);
+    for (const int number : {SIGINT, SIGQUIT}) sigaddset(&keys, number);
+    sigprocmask(SIG_UNBLOCK, &keys, nullptr);
   }
 
-  void Restore() const {
-    for (int number = 1; number <= SIGRTMAX; ++number) {
-      if (sigismember(&forwarded_, number) == 1) sigaction(number, &inherited_[number], nullptr);
-    }
-    sigprocmask(SIG_SETMASK, &inherited_mask_, nullptr);
-  }
+  // In the program, before it starts.
+  void Restore() const { sigprocmask(SIG_SETMASK, &inherited_mask_, nullptr); }
 
  private:
-  inline static const std::set<int> kKept = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU,
-                                             SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGTRAP, SIGSYS};
-
-  void StartThread() {
-    thread_ = std::thread([this] { PassOnEnds(); });
-  }
-  void PassOnEnds() {
+  void PassOnAll() {
     while (true) {
       pollfd polled[] = {{stop_.get(), POLLIN, 0}, {signals_.get(), POLLIN, 0}};
       poll(polled, 2, -1);
       if (polled[0].revents != 0) return;
-      signalfd_siginfo read_info = {};
-      if (read(signals_.get(), &read_info, sizeof(read_info)) != sizeof(read_info)) continue;
-      before_end_();
-      siginfo_t info = {};
-      info.si_code = read_info.ssi_code;
-      info.si_pid = static_cast<pid_t>(read_info.ssi_pid);
-      info.si_value.sival_ptr = reinterpret_cast<void*>(read_info.ssi_ptr);
-      Forward(static_cast<int>(read_info.ssi_signo), &info, nullptr);
+      signalfd_siginfo info = {};
+      if (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) PassOn(info);
+    }
+  }
+
+  // Does not pass on signals of the kernel, such as Ctrl-C in the terminal, because the program receives them too, nor
+  // signals that the program or this process sent. There is one exception: if the terminal hangs up, only the session
+  // leader receives the SIGHUP. So if this process is the leader, it passes this signal on.
+  void PassOn(const signalfd_siginfo& info) {
+    const auto number = static_cast<int>(info.ssi_signo);
+    const auto sender = static_cast<pid_t>(info.ssi_pid);
+    if (number == SIGTERM || number == SIGINT || number == SIGHUP || number == SIGQUIT) before_end_();
+    const bool is_hangup_of_leader = number == SIGHUP && info.ssi_code == SI_KERNEL && getsid(0) == getpid();
+    if (!is_hangup_of_leader && (info.ssi_code > 0 || sender == process_ || sender == getpid())) return;
+    if (info.ssi_code == SI_QUEUE) {
+      sigval value = {};
+      value.sival_ptr = reinterpret_cast<void*>(info.ssi_ptr);
+      sigqueue(process_, number, value);
+    } else {
+      kill(process_, number);
     }
   }
 
   const std::function<void()> before_end_;
+  int process_ = 0;
   internal::FileDescriptor signals_;
   internal::FileDescriptor stop_;
   std::thread thread_;
-  sigset_t ends_;
   sigset_t forwarded_;
   sigset_t inherited_mask_;
-  struct sigaction inherited_[_NSIG + 1] = {};
 };
 
 // Returns whether an interactive shell waits for this process and shows a prompt when it stops.
@@ -342,6 +256,25 @@ int CannotStart(const absl::Status& status) {
   return absl::IsNotFound(status) ? 127 : absl::IsPermissionDenied(status) ? 126 : kUnusable;
 }
 
+// The last profile of a process of the run.
+struct Written {
+  int64_t process;
+  std::string file;
+  std::string problem;  // why it cannot be read; "": it can
+  ProfileInfo info;
+};
+
+// What the command says at the end.
+struct RunResult {
+  ProcessEnd end;
+  std::string why_not_recorded;  // "": it was recorded
+  std::string folder;
+  size_t files = 0;                // written profiles
+  std::vector<Written> profiles;   // by process
+  std::vector<int> still_running;  // processes that are awaited
+  std::string next;                // the next command; "" without a profile
+};
+
 std::string Unaccounted(const Comment& comment) {
   const std::optional<int64_t> unaccounted = comment.Number("unaccounted");
   if (!unaccounted.has_value()) return "unaccounted n/a (neither NVML nor the driver reports the memory in use)";
@@ -357,22 +290,16 @@ std::string Unaccounted(const Comment& comment) {
   return text;
 }
 
-void Summarize(int64_t process, const std::string& path) {
-  PrintErrorText(Cat("hbmprof: process ", process, ": ", Visible(path), "\n"));
-  const absl::StatusOr<RawProfile> profile = ReadProfile(path);
-  if (!profile.ok()) {
-    PrintErrorText(Cat("  ", Visible(MessageOf(profile.status())), "\n"));
-    return;
-  }
+void PrintWritten(const Written& written) {
+  PrintErrorText(Cat("hbmprof: process ", written.process, ": ", Visible(written.file), "\n"));
+  if (!written.problem.empty()) return PrintErrorText(Cat("  ", Visible(written.problem), "\n"));
   Table table("llrrl");
-  ProfileInfo info;
-  for (const int64_t index : profile->message().comment()) info.Add(profile->text(index));
-  for (const Comment& tracker : info.trackers) {
+  for (const Comment& tracker : written.info.trackers) {
     const int64_t dropped = tracker.Number("dropped_records").value_or(0);
     if (dropped != 0) PrintErrorText(Cat("  ", dropped, " allocations were not recorded: a limit was reached\n"));
   }
-  for (const std::string& warning : info.warnings) PrintErrorText(Cat("  ", Visible(warning), "\n"));
-  for (const ProfileInfo::Device& device : info.devices) {
+  for (const std::string& warning : written.info.warnings) PrintErrorText(Cat("  ", Visible(warning), "\n"));
+  for (const ProfileInfo::Device& device : written.info.devices) {
     const auto bytes = [&device](const char* key) {
       const std::optional<int64_t> value = device.Number(key);
       return value.has_value() ? Bytes(*value) : "n/a";
@@ -380,7 +307,39 @@ void Summarize(int64_t process, const std::string& path) {
     table.Add({Cat("  ", device.name), device.is_device_memory() ? "" : device.space, Cat("peak ", bytes("peak")),
                Cat("in use ", bytes("in_use")), device.is_device_memory() ? Unaccounted(device) : ""});
   }
-  PrintErrorText(info.devices.empty() ? "  no allocation was seen\n" : table.Text());
+  PrintErrorText(written.info.devices.empty() ? "  no allocation was seen\n" : table.Text());
+}
+
+Json WrittenJson(const Written& written) {
+  Json json = {{"pid", written.process}, {"file", written.file}};
+  if (!written.problem.empty()) json["problem"] = written.problem;
+  int64_t dropped = 0;
+  for (const Comment& tracker : written.info.trackers) AddTo(dropped, tracker.Number("dropped_records").value_or(0));
+  json["dropped_count"] = dropped;
+  json["warnings"] = written.info.warnings;
+  Json& memories = json["memories"] = Json::array();
+  for (const ProfileInfo::Device& device : written.info.devices) {
+    Json& memory = memories.emplace_back(Json{{"name", device.memory()}});
+    for (const char* key : {"in_use", "peak", "limit", "unaccounted"}) {
+      const std::optional<int64_t> value = device.Number(key);
+      memory[key] = value.has_value() ? Json(*value) : Json();
+    }
+  }
+  return json;
+}
+
+Json ResultJson(const RunResult& result) {
+  Json json = {{"version", kJsonVersion}};
+  json["exit_code"] = result.end.signal == 0 ? Json(result.end.code) : Json();
+  json["signal"] = result.end.signal == 0 ? Json() : Json(result.end.signal);
+  json["why_not_recorded"] = result.why_not_recorded.empty() ? Json() : Json(result.why_not_recorded);
+  json["folder"] = result.folder;
+  json["file_count"] = result.files;
+  Json& processes = json["processes"] = Json::array();
+  for (const Written& written : result.profiles) processes.push_back(WrittenJson(written));
+  json["still_running"] = result.still_running;
+  json["next"] = result.next.empty() ? Json() : Json(result.next);
+  return json;
 }
 
 // Checks the value of --capture-range. Returns what is wrong with it; "" if nothing is.
@@ -394,9 +353,9 @@ std::string CheckCaptureRange(const std::string& value) {
 }
 
 // Writes the profiles that were taken at a signal, of the processes that have ended without one.
-void WriteTaken(const ProfilesAtSignal& at_signal, const OutputFolder& folder, const std::string& run,
+void WriteTaken(const ProfilesAtSignal& at_signal, const std::string& folder, const std::string& run,
                 const std::vector<int>& still_running) {
-  const auto written = folder.Profiles(run, /*last_only=*/false);
+  const auto written = ProfilesOf(run, folder);
   for (const auto& [process, taken] : at_signal.taken()) {
     const auto first = written.lower_bound({process, 0});
     if (first != written.end() && first->first.first == process) continue;
@@ -411,46 +370,67 @@ void WriteTaken(const ProfilesAtSignal& at_signal, const OutputFolder& folder, c
     }
     internal::FileRules rules;
     rules.must_be_new = true;
-    const absl::Status status = internal::WriteFileAtomically(
-        Cat(folder.path(), "/", run, ".", process, ".0", kProfileSuffix), taken.profile, rules);
+    const absl::Status status =
+        internal::WriteFileAtomically(Cat(folder, "/", run, ".", process, ".0", kProfileSuffix), taken.profile, rules);
     PrintErrorText(status.ok() ? Cat(killed, "; its profile is of the moment of the signal\n")
                                : Cat(killed, ": ", Visible(MessageOf(status)), "\n"));
   }
 }
 
-// `still_running`: the processes of the run that have not ended.
-void SummarizeRun(const RunOptions& options, const OutputFolder& folder, const std::string& run,
-                  const std::vector<int>& still_running) {
-  constexpr size_t kMostRanges = 5;
+// Returns the processes of the run that have not ended. Helper processes, such as Python's resource tracker, end by
+// themselves when the program has ended, so it waits for a second.
+std::vector<int> StillRunning(const std::string& variable) {
+  std::vector<int> processes = ProcessesWith(variable);
+  for (int waited = 0; !processes.empty() && waited < 1000; waited += 50) {
+    usleep(50'000);
+    processes = ProcessesWith(variable);
+  }
+  return processes;
+}
+
+// Reads what the run has written into `result.folder`. `still_running`: the processes of the run that have not ended.
+void ReadResult(const RunOptions& options, const std::string& run, const std::vector<int>& still_running,
+                RunResult& result) {
+  const auto files = ProfilesOf(run, result.folder);
+  result.files = files.size();
+  // Without profiles at intervals and of ranges, each file is of another process, also if the ids are equal: an id can
+  // be used in two containers, or again at a later time.
+  const bool has_series = !options.interval.empty() || !options.capture_range.empty();
+  for (auto file = files.begin(); file != files.end(); ++file) {
+    const auto next = std::next(file);
+    const int64_t process = file->first.first;
+    if (has_series && next != files.end() && next->first.first == process) continue;
+    Written& written = result.profiles.emplace_back(Written{process, file->second, "", {}});
+    const absl::StatusOr<RawProfile> profile = ReadProfile(written.file);
+    if (!profile.ok()) {
+      written.problem = MessageOf(profile.status());
+      continue;
+    }
+    for (const int64_t index : profile->message().comment()) written.info.Add(profile->text(index));
+  }
+  // A helper process writes no profile.
+  for (const LiveProcess& process : RecordedOf(still_running)) {
+    result.still_running.push_back(static_cast<int>(process.pid));
+  }
+  if (result.still_running.empty() && files.empty()) result.still_running = still_running;
+  if (files.empty()) return;
+  const bool is_one_process = files.begin()->first.first == files.rbegin()->first.first;
+  result.next = Cat("hbmprof explain ",
+                    is_one_process ? files.rbegin()->second : Cat(result.folder, "/", run, ".*", kProfileSuffix));
+}
+
+void PrintResult(const RunOptions& options, const std::string& run, const RunResult& result) {
   const bool is_captured = !options.capture_range.empty();
-  const auto written = folder.Profiles(run, /*last_only=*/!options.interval.empty());
-  // Of many ranges, the first ones and the last one.
-  const size_t left_out = is_captured && written.size() > kMostRanges ? written.size() - kMostRanges : 0;
-  size_t number = 0;
-  for (const auto& [key, name] : written) {
-    const size_t i = number++;
-    if (left_out > 0 && i == kMostRanges - 1) PrintErrorText(Cat("hbmprof: ... and ", left_out, " more ranges\n"));
-    if (left_out > 0 && i >= kMostRanges - 1 && i + 1 < written.size()) continue;
-    Summarize(key.first, Cat(folder.path(), "/", name));
+  for (const Written& written : result.profiles) PrintWritten(written);
+  if (is_captured && result.files > result.profiles.size()) {
+    PrintErrorText(Cat("hbmprof: ", result.files, " profiles of ranges are in ", Visible(result.folder), "\n"));
   }
-  if (left_out > 0) {
-    PrintErrorText(Cat("hbmprof: ", written.size(), " profiles of ranges are in ", Visible(folder.path()), "\n"));
-  }
-  // A helper process, such as Python's resource tracker, writes no profile.
-  std::vector<int> awaited;
-  for (const LiveProcess& process : RecordedOf(still_running)) awaited.push_back(static_cast<int>(process.pid));
-  if (awaited.empty() && written.empty()) awaited = still_running;
-  for (const int process : awaited) {
-    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(folder.path()), "/", run, ".",
+  for (const int process : result.still_running) {
+    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(result.folder), "/", run, ".",
                        process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));
   }
-  if (!written.empty()) {
-    const std::string& last = written.rbegin()->second;
-    const bool is_one_process = written.begin()->first.first == written.rbegin()->first.first;
-    PrintErrorText(Cat("hbmprof: next: hbmprof explain ", Visible(folder.path()), "/",
-                       is_one_process ? last : Cat(run, ".*", kProfileSuffix), "\n"));
-  }
-  if (!written.empty() || !awaited.empty()) return;
+  if (!result.next.empty()) PrintErrorText(Cat("hbmprof: next: ", Visible(result.next), "\n"));
+  if (!result.profiles.empty() || !result.still_running.empty()) return;
   if (is_captured) {
     const std::string what = options.captures_nvtx()
                                  ? Cat("began no NVTX range with the name ", options.capture_range.substr(5))
@@ -484,45 +464,51 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   }
   if (!program.ok()) return CannotStart(program.status());
 
-  OutputFolder folder;
-  ChildSetup setup;
-  const std::string reason = WhyNotInjected(*program, library);
+  RunResult result;
+  result.why_not_recorded = WhyNotInjected(*program, library);
+  const bool is_recorded = result.why_not_recorded.empty();
   const std::string run = NewRunName();
-  if (reason.empty()) {
-    if (!folder.Open(options.output)) return PermissionDenied("--output '", options.output, "': not a writable folder");
+  ChildSetup setup;
+  if (is_recorded) {
+    std::error_code error;
+    fs::create_directories(options.output, error);
+    result.folder = fs::canonical(options.output, error);
+    if (error || !fs::is_directory(result.folder, error) || access(result.folder.c_str(), W_OK) != 0) {
+      return PermissionDenied("--output '", options.output, "': not a writable folder");
+    }
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
-    SetOutputVariables(options, folder.path(), run, setup.environment);
+    SetOutputVariables(options, result.folder, run, setup.environment);
     if (!options.capture_range.empty()) setup.environment["HBMPROF_CAPTURE_RANGE"] = options.capture_range;
     if (!options.nvtx.empty() || options.captures_nvtx()) AddNvtx(options, library, setup);
   } else {
-    PrintErrorText(
-        Cat("hbmprof: ", Visible(options.command.front()), " runs without hbmprof: ", Visible(reason), "\n"));
+    PrintErrorText(Cat("hbmprof: ", Visible(options.command.front()),
+                       " runs without hbmprof: ", Visible(result.why_not_recorded), "\n"));
   }
 
-  ProfilesAtSignal at_signal(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
-  const bool writes_at_end = reason.empty() && options.capture_range.empty();
+  const std::string variable = Cat(kOutputVariable, "=", setup.environment[kOutputVariable]);
+  ProfilesAtSignal at_signal(variable);
+  const bool writes_at_end = is_recorded && options.capture_range.empty();
   SignalForwarding forwarding([&] {
     if (writes_at_end) at_signal.Take();
   });
   setup.prepare = [&] { forwarding.Restore(); };
   const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
-  if (!process.ok()) {
-    folder.RemoveIfEmpty();
-    return CannotStart(process.status());
-  }
+  if (!process.ok()) return CannotStart(process.status());
   forwarding.Start(*process);
   WaitUntilEnded(*process);
   forwarding.Stop();
-  const ProcessEnd end = WaitForProcess(*process);
+  result.end = WaitForProcess(*process);
+  const ProcessEnd& end = result.end;
 
   if (end.signal != 0) PrintErrorText(Cat("hbmprof: signal ", end.signal, " ended the program\n"));
-  if (reason.empty()) {
-    const std::vector<int> still_running = ProcessesWith(Cat(kOutputVariable, "=", setup.environment[kOutputVariable]));
-    WriteTaken(at_signal, folder, run, still_running);
-    SummarizeRun(options, folder, run, still_running);
-    if (still_running.empty()) folder.RemoveIfEmpty();
+  if (is_recorded) {
+    const std::vector<int> still_running = StillRunning(variable);
+    WriteTaken(at_signal, result.folder, run, still_running);
+    ReadResult(options, run, still_running, result);
+    if (!options.json) PrintResult(options, run, result);
   }
+  if (options.json) std::fputs((Compact(ResultJson(result)) + "\n").c_str(), stderr);
   if (end.signal == 0) return end.code;
   EndBySignal(end.signal);
   return 128 + end.signal;
@@ -546,11 +532,11 @@ Command AddRunCommand(CLI::App& tool) {
       ->check(&CheckCaptureRange)
       ->excludes(arguments->get_option("--interval"))
       ->excludes(arguments->get_option("--record"));
+  arguments->add_flag("--json", options->json, "Print the result as JSON, as the last line of standard error");
   arguments->add_option("PROGRAM", options->command, "The program and its arguments, after --")->required();
   arguments->footer(
-      "The program is not rebuilt: hbmprof preloads a library that wraps the calls of the CUDA driver, in the\n"
-      "program and in every process that it starts. hbmprof ends like the program: with its exit code, or by the\n"
-      "same signal. The exit code is 127 if there is no such program, and 126 if it cannot be executed.\n"
+      "hbmprof preloads a library that wraps the calls of the CUDA driver, in the program and in every process that\n"
+      "it starts. hbmprof ends like the program: with its exit code, or by the same signal.\n"
       "Example: hbmprof run --interval 60 -- ./server config.json");
   return {arguments, [options] { return RunRun(*options); }};
 }

@@ -16,7 +16,6 @@
 namespace hbmprof::tool {
 namespace {
 
-constexpr double kMaxSeconds = 300;  // for seconds=
 constexpr size_t kMinTokenLength = 16;
 
 struct ServeOptions {
@@ -53,7 +52,7 @@ HttpResponse JsonAnswer(const Json& json) {
   return Success("application/json", json.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
-// Answers /debug/pprof/heap with the parameters pid, name, tag (KEY=VALUE, repeatable) and seconds.
+// Answers /debug/pprof/heap with the parameters pid, name and tag (KEY=VALUE, repeatable).
 absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
   ProfileMerger::Labels where;
   const auto [begin, end] = request.parameters.equal_range("tag");
@@ -62,13 +61,8 @@ absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
     if (equals == std::string::npos || equals == 0) return InvalidArgument("tag: write tag=KEY=VALUE");
     where.emplace_back(tag->second.substr(0, equals), tag->second.substr(equals + 1));
   }
-  double seconds = 0;
-  const std::string text = request.Parameter("seconds");
-  if (!text.empty() && (!absl::SimpleAtod(text, &seconds) || !(seconds >= 0 && seconds <= kMaxSeconds))) {
-    return InvalidArgument("seconds: write a number from 0 to 300");
-  }
   const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
-  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile(selection, where, seconds));
+  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile(selection, where));
   HttpResponse response = Success("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
   return response;

@@ -106,10 +106,9 @@ class ProfileMerger::Adder {
   Ids mappings_, functions_, locations_;
 };
 
-absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added) {
+absl::Status ProfileMerger::Add(const RawProfile& profile, const Labels& where, const Labels& added) {
   const pprof::Profile& message = profile.message();
   Adder adder(*this, profile);
-  has_subtracted_ = has_subtracted_ || sign == Sign::kSubtract;
   if (result_.sample_type_size() == 0) {
     for (const pprof::ValueType& type : message.sample_type()) {
       pprof::ValueType& copy = *result_.add_sample_type();
@@ -150,10 +149,9 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
     for (int t = 0; t < sum.value_size(); ++t) {
       const int position = positions[static_cast<size_t>(t)];
       if (position < 0) continue;
-      const int64_t value = sample.value(position);
-      sum.set_value(t, sign == Sign::kSubtract ? Minus(sum.value(t), value) : Plus(sum.value(t), value));
+      sum.set_value(t, Plus(sum.value(t), sample.value(position)));
     }
-    if (sign == Sign::kAdd && sample.has_ages()) {
+    if (sample.has_ages()) {
       Ages ages(sum.ages());
       ages.Add(Ages(sample.ages()));
       ages.Write(sum.mutable_ages());
@@ -161,7 +159,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, Sign sign, const Labe
   }
   for (const int64_t comment : message.comment()) {
     const std::string word = Comment(profile.text(comment)).word;
-    if (sign == Sign::kSubtract || word == "device" || word == "pool") continue;
+    if (word == "device" || word == "pool") continue;
     const int64_t text = adder.Text(comment);
     if (!absl::c_linear_search(result_.comment(), text)) result_.add_comment(text);
   }
@@ -174,9 +172,6 @@ absl::StatusOr<std::string> ProfileMerger::Take() {
   EraseIf(samples, [](const pprof::Sample& sample) {
     return absl::c_all_of(sample.value(), [](int64_t value) { return value == 0; });
   });
-  for (pprof::Sample& sample : samples) {
-    if (has_subtracted_) sample.clear_ages();
-  }
   return hbmprof::internal::Gzip(result_.SerializeAsString());
 }
 

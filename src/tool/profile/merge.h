@@ -1,4 +1,4 @@
-// Adds profiles up to one, as pprof's merge does: those of several processes, or the difference of two.
+// Adds the profiles of several processes up to one, as pprof's merge does.
 #ifndef HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_MERGE_H_
 
@@ -13,19 +13,13 @@ class ProfileMerger {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  enum class Sign { kAdd, kSubtract };
-
-  // Adds or subtracts the values of the samples of `profile`. Takes only samples that have all labels of `where` (a
+  // Adds the values and the ages of the samples of `profile`. Takes only samples that have all labels of `where` (a
   // number is compared as decimal text), and adds the labels `added` to each; a label of the same name that it already
-  // has becomes exported_NAME. The first profile defines the sample
-  // types; a type that a later profile does not have counts as 0 in it. The result has the latest time, and the
-  // comments of the added profiles except those on the totals of a device, which would not fit it. The ages of buffers
-  // are added up, too; a difference has none. Error:
-  // kInvalidArgument if a sample type has another unit than in the first profile.
-  absl::Status Add(const RawProfile& profile, Sign sign, const Labels& where, const Labels& added);
-
-  // Sets the duration of the result.
-  void SetDuration(int64_t nanos) { result_.set_duration_nanos(nanos); }
+  // has becomes exported_NAME. The first profile defines the sample types; a type that a later profile does not have
+  // counts as 0 in it. The result has the latest time, and the comments of the profiles except those on the totals of a
+  // device, which would not fit it. Error: kInvalidArgument if a sample type has another unit than in the first
+  // profile.
+  absl::Status Add(const RawProfile& profile, const Labels& where, const Labels& added);
 
   // Returns the result, compressed. Leaves out samples whose values are all 0. To be called once. Error:
   // kResourceExhausted (no memory).
@@ -35,7 +29,6 @@ class ProfileMerger {
   class Adder;
 
   pprof::Profile result_;
-  bool has_subtracted_ = false;
   StringTable texts_{result_};
   // The entries of the result by their serialized contents without the id.
   absl::flat_hash_map<std::string, uint64_t> mappings_;

@@ -12,7 +12,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kHistoryPoints = 240;
 constexpr size_t kMaxSites = 30;
-constexpr int kMaxChanges = 4;
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
 constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
@@ -90,14 +89,14 @@ absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selectio
   return processes;
 }
 
-absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
+absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes,
                                                  AnswerBudget::Lease* lease) const {
   const auto count = static_cast<int64_t>(std::max<size_t>(processes.size(), 1));
   std::string request = "profile";
-  if (is_folded && options_.max_samples > 0) {
+  if (options_.max_samples > 0) {
     request += Cat(" max_samples=", std::max<int64_t>(options_.max_samples / count, 1));
   }
-  if (is_folded && options_.max_bytes > 0) {
+  if (options_.max_bytes > 0) {
     request += Cat(" max_bytes=", std::max<int64_t>(options_.max_bytes / count, 1));
   }
   std::vector<std::string> paths;
@@ -119,63 +118,30 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   return profiles;
 }
 
-absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where,
-                                           double seconds) {
-  ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, Select(selection));
+absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where) {
+  ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select(selection));
   const bool has_process_labels = selection.pid.empty();
   auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  Answers before;
-  if (seconds > 0) {
-    ASSIGN_OR_RETURN(before, ProfilesBefore(processes, seconds, lease.get()));
-    processes.clear();
-    for (const auto& [process, bytes] : before) processes.push_back(process);
-  }
-  // Changes are not folded: two profiles may fold different stacks, which would look like a change.
-  ASSIGN_OR_RETURN(Answers after, ProfilesOf(processes, before.empty(), lease.get()));
-  if (!has_process_labels && where.empty() && before.empty()) return Text{std::move(after[0].second), std::move(lease)};
-  return Held(Merged(before, after, where, has_process_labels, seconds), std::move(lease));
+  ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes, lease.get()));
+  if (!has_process_labels && where.empty()) return Text{std::move(answers[0].second), std::move(lease)};
+  return Held(Merged(answers, where, has_process_labels), std::move(lease));
 }
 
-absl::StatusOr<Fleet::Answers> Fleet::ProfilesBefore(const std::vector<LiveProcess>& processes, double seconds,
-                                                     AnswerBudget::Lease* lease) {
-  if (changes_.fetch_add(1) >= kMaxChanges) {
-    --changes_;
-    return ResourceExhausted("too many requests with seconds= at the same time");
-  }
-  absl::StatusOr<Answers> before = ProfilesOf(processes, false, lease);
-  const bool goes_on = before.ok() && WaitFor(seconds);
-  --changes_;
-  if (before.ok() && !goes_on) return Unavailable("hbmprof serve ends");
-  return before;
-}
-
-absl::StatusOr<std::string> Fleet::Merged(const Answers& before, const Answers& after,
-                                          const ProfileMerger::Labels& where, bool has_process_labels, double seconds) {
+absl::StatusOr<std::string> Fleet::Merged(const Answers& answers, const ProfileMerger::Labels& where,
+                                          bool has_process_labels) {
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
-  const auto add = [&](const LiveProcess& process, const std::string& now, const std::string* base) -> absl::Status {
-    ASSIGN_OR_RETURN(const RawProfile profile, ParseProfile(now, process.name));
-    std::optional<RawProfile> subtracted;
-    if (base != nullptr) {
-      ASSIGN_OR_RETURN(subtracted, ParseProfile(*base, process.name));
-    }
-    ProfileMerger::Labels added;
-    if (has_process_labels) added = {{"pid", process.id}, {"name", process.name}};
-    RETURN_IF_ERROR(merger.Add(profile, ProfileMerger::Sign::kAdd, where, added));
-    if (!subtracted.has_value()) return absl::OkStatus();
-    return merger.Add(*subtracted, ProfileMerger::Sign::kSubtract, where, added);
-  };
   absl::Status problem;
   bool is_empty = true;
-  for (const auto& [process, bytes] : after) {
-    const auto& socket = process.socket;
-    const auto base = absl::c_find_if(before, [&](const auto& one) { return one.first.socket == socket; });
-    const absl::Status status = add(process, bytes, base == before.end() ? nullptr : &base->second);
+  for (const auto& [process, bytes] : answers) {
+    absl::StatusOr<RawProfile> profile = ParseProfile(bytes, process.name);
+    ProfileMerger::Labels added;
+    if (has_process_labels) added = {{"pid", process.id}, {"name", process.name}};
+    const absl::Status status = profile.ok() ? merger.Add(*profile, where, added) : profile.status();
     problem.Update(status);
     is_empty = is_empty && !status.ok();
   }
   if (is_empty) return problem;
-  if (seconds > 0) merger.SetDuration(static_cast<int64_t>(seconds * 1e9));
   return merger.Take();
 }
 
@@ -185,7 +151,7 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
     const auto cached = sites_.find(pid);
     if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
   }
-  ASSIGN_OR_RETURN(const Text profile, Profile({pid, ""}, {}, 0));
+  ASSIGN_OR_RETURN(const Text profile, Profile({pid, ""}, {}));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{pid, profile.bytes}}));
   SumsOptions options;
@@ -204,7 +170,7 @@ absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
 }
 
 absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
-  ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}, 0));
+  ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
   return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(), ""), std::move(profile.held));

@@ -2,7 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SERVE_FLEET_H_
 #define HBMPROF_SRC_TOOL_SERVE_FLEET_H_
 
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -46,7 +45,7 @@ class Fleet {
   explicit Fleet(Options options);
   ~Fleet();
 
-  // Ends the thread and the waits of Profile, which then fails. Must be called once, before the destructor.
+  // Ends the thread. Must be called once, before the destructor.
   void Stop();
 
   // Returns the processes with their memory and its history, as of the last point of the history:
@@ -55,11 +54,10 @@ class Fleet {
   Json Processes() const;
 
   // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
-  // id is given, each sample has the labels `pid` and `name` of its process. If `seconds` is not 0, returns the change
-  // in this time. Leaves out processes whose answer is missing, not valid or too large. If none is left, returns the
-  // error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer, or Stop was called),
-  // kResourceExhausted (four changes are being measured already, or Options::answer_bytes are held already).
-  absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where, double seconds);
+  // id is given, each sample has the labels `pid` and `name` of its process. Leaves out processes whose answer is
+  // missing, not valid or too large. If none is left, returns the error of one of them. Other errors: kNotFound (no
+  // such process), kUnavailable (no answer), kResourceExhausted (Options::answer_bytes are held already).
+  absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where);
 
   // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
   // 30 largest rows. The answer is at most one second old. Errors: as for Profile.
@@ -83,22 +81,16 @@ class Fleet {
   // Waits for `seconds`. Returns false if Stop was called.
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
-  // Returns the profiles of those processes that answer. Each is folded to its share of the limits if `is_folded`. The
-  // bytes of the answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only
-  // answers are too large), kResourceExhausted (`lease` has not so many bytes left).
-  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, bool is_folded,
-                                     AnswerBudget::Lease* lease) const;
-  // Returns the profiles of the processes after `seconds` have passed. Errors: those of ProfilesOf and Profile.
-  absl::StatusOr<Answers> ProfilesBefore(const std::vector<LiveProcess>& processes, double seconds,
-                                         AnswerBudget::Lease* lease);
-  // Returns the sum of the profiles `after`, minus those of the same processes in `before`. Leaves out processes with a
-  // profile that is not valid.
-  absl::StatusOr<std::string> Merged(const Answers& before, const Answers& after, const ProfileMerger::Labels& where,
-                                     bool has_process_labels, double seconds);
+  // Returns the profiles of those processes that answer. Each is folded to its share of the limits. The bytes of the
+  // answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only answers are too
+  // large), kResourceExhausted (`lease` has not so many bytes left).
+  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, AnswerBudget::Lease* lease) const;
+  // Returns the sum of the profiles. Leaves out processes with a profile that is not valid.
+  absl::StatusOr<std::string> Merged(const Answers& answers, const ProfileMerger::Labels& where,
+                                     bool has_process_labels);
 
   const Options options_;
   mutable AnswerBudget answer_bytes_;
-  std::atomic<int> changes_{0};  // calls of ProfilesBefore in progress
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;

@@ -7,10 +7,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
-#if HBMPROF_HAS_OPENSSL
-#include <boost/asio/ssl.hpp>
-#include <boost/beast/ssl.hpp>
-#endif
 #include <chrono>
 
 #include "absl/strings/escaping.h"
@@ -41,7 +37,6 @@ std::string DecodeUser(const std::string& text) {
 }
 
 struct Url {
-  bool is_https = false;
   std::string authority;  // host and port, as in the URL
   std::string host;
   std::string port;
@@ -52,7 +47,6 @@ struct Url {
 
 Url ParseUrl(const std::string& text) {
   Url url;
-  url.is_https = text.rfind("https:", 0) == 0;
   const size_t begin = text.find("://") + 3;
   const size_t end = std::min(text.find_first_of("/?#", begin), text.size());
   url.authority = text.substr(begin, end - begin);
@@ -64,7 +58,7 @@ Url ParseUrl(const std::string& text) {
   }
   url.host = HostOf(url.authority);
   const size_t colon = url.authority.find(':', url.authority.find(']') + 1);  // npos + 1 is 0
-  url.port = colon < url.authority.size() ? url.authority.substr(colon + 1) : url.is_https ? "443" : "80";
+  url.port = colon < url.authority.size() ? url.authority.substr(colon + 1) : "80";
   const std::string rest = text.substr(end, text.find('#', end) - end);
   if (rest.empty() || rest[0] != '/') url.path = "/";
   for (const char c : rest) {
@@ -90,35 +84,18 @@ error_code Await(asio::io_context& context, const Start& start) {
 
 constexpr std::chrono::seconds kPartTime{330};
 
-template <typename Stream>
-error_code Exchange(asio::io_context& context, Stream& stream, const http::request<http::empty_body>& request,
+error_code Exchange(asio::io_context& context, beast::tcp_stream& stream, const http::request<http::empty_body>& request,
                     http::response_parser<http::string_body>& parser) {
-  beast::get_lowest_layer(stream).expires_after(kPartTime);
+  stream.expires_after(kPartTime);
   error_code error =
       Await(context, [&](auto done) { http::async_write(stream, request, [done](error_code e, size_t) { done(e); }); });
   beast::flat_buffer buffer;
   while (!error && !parser.is_done()) {
-    beast::get_lowest_layer(stream).expires_after(kPartTime);
+    stream.expires_after(kPartTime);
     error = Await(context, [&](auto done) { http::async_read_some(stream, buffer, parser, done); });
   }
   return error;
 }
-
-#if HBMPROF_HAS_OPENSSL
-error_code ExchangeEncrypted(asio::io_context& context, beast::tcp_stream stream, const std::string& host,
-                             const http::request<http::empty_body>& request,
-                             http::response_parser<http::string_body>& parser) {
-  asio::ssl::context trusted(asio::ssl::context::tls_client);
-  trusted.set_default_verify_paths();
-  beast::ssl_stream<beast::tcp_stream> encrypted(std::move(stream), trusted);
-  encrypted.set_verify_mode(asio::ssl::verify_peer);
-  encrypted.set_verify_callback(asio::ssl::host_name_verification(host));
-  SSL_set_tlsext_host_name(encrypted.native_handle(), host.c_str());
-  const error_code error =
-      Await(context, [&](auto done) { encrypted.async_handshake(asio::ssl::stream_base::client, done); });
-  return error ? error : Exchange(context, encrypted, request, parser);
-}
-#endif
 
 }  // namespace
 
@@ -145,8 +122,12 @@ std::string HideCredentials(const std::string& source) {
 }
 
 absl::StatusOr<std::string> HttpGet(const std::string& url) {
-  const Url parts = ParseUrl(ValueOr(NamedUrls(), url, url));
   const std::string& name = url;
+  if (url.rfind("https:", 0) == 0) {
+    return absl::UnimplementedError(
+        Cat(name, ": hbmprof reads no HTTPS; download it first: curl -fsSo profile.pb.gz '", name, "'"));
+  }
+  const Url parts = ParseUrl(ValueOr(NamedUrls(), url, url));
   // A slash in a password ends the part of the URL that has the host.
   const char* const hint =
       parts.path.find('@') == std::string::npos ? "" : "; in a user or password, write / as %2F, ? as %3F and # as %23";
@@ -154,14 +135,6 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   if (int port = 0; !absl::SimpleAtoi(parts.port, &port) || port < 1 || port > 65535) {
     return InvalidArgument(name, ": the port of the URL is not a number from 1 to 65535", hint);
   }
-#if !HBMPROF_HAS_OPENSSL
-  if (parts.is_https) {
-    return absl::UnimplementedError(
-        Cat(name,
-            ": this hbmprof is built without OpenSSL and reads no HTTPS; download it first: curl -fsSo profile.pb.gz '",
-            name, "'"));
-  }
-#endif
   asio::io_context context;
   beast::tcp_stream stream(context);
   error_code error;
@@ -179,12 +152,7 @@ absl::StatusOr<std::string> HttpGet(const std::string& url) {
   parser.eager(true);
   parser.header_limit(kMaxHeadBytes);
   parser.body_limit(kMaxAnswerBytes);
-#if HBMPROF_HAS_OPENSSL
-  error = parts.is_https ? ExchangeEncrypted(context, std::move(stream), parts.host, request, parser)
-                         : Exchange(context, stream, request, parser);
-#else
   error = Exchange(context, stream, request, parser);
-#endif
   if (error == http::error::body_limit) return ResourceExhausted(name, ": is larger than 1 GiB");
   if (error) return Unavailable(name, ": the transfer failed: ", error.message());
   std::string& body = parser.get().body();

@@ -15,12 +15,12 @@ bool IsUrl(const std::string& source);
 // before they are used.
 std::string HideCredentials(const std::string& source);
 
-// Returns the body of the answer to GET `url` (http:// or https://, also with USER:PASSWORD@ before the host, in which
+// Returns the body of the answer to GET `url` (http://, also with USER:PASSWORD@ before the host, in which
 // %2F is a slash), or the result of HideCredentials for it. Waits at most 10 s for the connection and 330 s for each
 // part of the answer. Follows no redirection, so that a password is sent to this host only. Errors: kUnavailable (no
 // connection, or it ended), kResourceExhausted (more than 1 GiB), kInvalidArgument (no host or a wrong port in the URL,
 // or the server answers with another status than 200; the message has the first line of its answer), kUnimplemented
-// (https://, and the command is built without OpenSSL).
+// (https://).
 absl::StatusOr<std::string> HttpGet(const std::string& url);
 
 // Returns the host in "HOST:PORT", as in a URL or a header Host, without the port and the brackets of an IPv6 address.

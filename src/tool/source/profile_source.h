@@ -31,8 +31,8 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 // file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
-// Returns the name of a new file of `process`: "hbmprof.NAME.PID" and `suffix`. If this file exists, adds a number
-// after the process id.
+// Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
+// file exists, adds a number after the process id.
 std::string NewFileOf(const LiveProcess& process, const std::string& suffix);
 
 // Returns the path of a new file in the current folder, for what is made of `source`: its name without folder and

@@ -141,17 +141,7 @@ RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowVal
 }
 
 void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns) {
-  for (size_t i = 0; i < grouping.labels.size(); ++i) {
-    const auto text = [i](const Sums::Row& row) { return row.labels[i].empty() ? "-" : row.labels[i]; };
-    columns.push_back({grouping.labels[i], 'l', text, "", nullptr});
-  }
-  if (!grouping.labels.empty()) {
-    columns.push_back({"", 'l', nullptr, "labels", [labels = grouping.labels](const Sums::Row& row) {
-                         Json json = Json::object();
-                         for (size_t i = 0; i < labels.size(); ++i) json[labels[i]] = row.labels[i];
-                         return json;
-                       }});
-  }
+  AddLabelFields(grouping.labels, columns);
   if (grouping.frames == Grouping::Frames::kNone) return;
   const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
   const char* const name = are_functions ? "function" : grouping.frames == Grouping::Frames::kLines ? "line" : "file";

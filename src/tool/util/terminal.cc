@@ -1,11 +1,9 @@
 #include "src/tool/util/terminal.h"
 
 #include <sys/ioctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <system_error>
@@ -23,8 +21,6 @@ winsize SizeOfTerminal() {
   if (!IsTerminal(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
   return size;
 }
-
-constexpr char kRemove[] = "\r\033[K";
 
 }  // namespace
 
@@ -66,36 +62,6 @@ std::string GrowthSign(long long change) {
   return !signs || change == 0 ? "" : change > 0 ? "\u25b2 " : "\u25bc ";
 }
 
-bool CanPage() {
-  const char* const pager = std::getenv("PAGER");
-  if (pager != nullptr && (Variable("PAGER").empty() || Variable("PAGER") == "cat")) return false;
-  return IsTerminal(STDOUT_FILENO) && TerminalRows() > 0;
-}
-
-bool ShowInPager(std::string_view text) {
-  const auto lines = static_cast<size_t>(absl::c_count(text, '\n'));
-  if (lines < TerminalRows()) return false;
-  std::string command(Variable("PAGER"));
-  // Without less, the text is shown without a pager. `command` avoids the shell's message that less does not exist.
-  if (command.empty()) command = "command -v less > /dev/null || exit 127; less";
-  setenv("LESS", "FRX", 0);
-  std::FILE* pager = popen(command.c_str(), "w");
-  if (pager == nullptr) return false;
-  // The pager handles Ctrl-C, and it can end before it has read everything.
-  struct sigaction ignore = {};
-  ignore.sa_handler = SIG_IGN;
-  struct sigaction interrupt = {};
-  struct sigaction pipe = {};
-  sigaction(SIGINT, &ignore, &interrupt);
-  sigaction(SIGPIPE, &ignore, &pipe);
-  std::fwrite(text.data(), 1, text.size(), pager);
-  const int status = pclose(pager);
-  sigaction(SIGINT, &interrupt, nullptr);
-  sigaction(SIGPIPE, &pipe, nullptr);
-  // A shell returns 126 or 127 for a command that cannot be executed or does not exist.
-  return !(WIFEXITED(status) && (WEXITSTATUS(status) == 126 || WEXITSTATUS(status) == 127));
-}
-
 Progress::Progress(size_t all, std::string text) : all_(all), text_(std::move(text)) {
   if (all_ == 0 || !IsTerminal(STDERR_FILENO)) return;
   try {
@@ -126,7 +92,7 @@ void Progress::Run() {
                  std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
     std::fflush(stderr);
   } while (!ended_.wait_for(hold, std::chrono::milliseconds(200), [this] { return end_; }));
-  std::fputs(kRemove, stderr);
+  std::fputs("\r\033[K", stderr);
 }
 
 }  // namespace hbmprof::tool

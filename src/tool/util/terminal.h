@@ -1,4 +1,4 @@
-// Output that the command makes only on a terminal: colours, growth signs, a pager and a bar of progress.
+// Output that the command makes only on a terminal: colours, growth signs and a bar of progress.
 #ifndef HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 #define HBMPROF_SRC_TOOL_UTIL_TERMINAL_H_
 
@@ -34,13 +34,6 @@ Tone ToneOf(long long change);
 // Returns an arrow up or down and a space for a change that is not 0. Returns "" if standard output is not a terminal
 // or the locale is not UTF-8.
 std::string GrowthSign(long long change);
-
-// Whether long text is shown with a pager: standard output is a terminal with a known size, and PAGER is neither empty
-// nor "cat".
-bool CanPage();
-// Shows `text` with $PAGER, or with less, if it has more lines than the terminal. Waits for the end of the pager.
-// Returns false if it did not show the text.
-bool ShowInPager(std::string_view text);
 
 // Shows a bar after one second and removes it when the object is destroyed. Shows nothing if standard error is not a
 // terminal or TERM is "dumb".

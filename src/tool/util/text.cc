@@ -73,16 +73,6 @@ std::string WithShortWords(std::string_view text) {
 // The errno of the first failed write to standard output; 0 if there was none.
 int output_error = 0;
 
-bool paging = false;
-std::string paged_output;
-
-void Write(std::string_view text) {
-  errno = 0;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && output_error == 0) {
-    output_error = errno != 0 ? errno : EIO;
-  }
-}
-
 uint32_t CodePointOf(std::string_view character) {
   uint32_t value = static_cast<unsigned char>(character[0]);
   if (character.size() > 1) value &= 0x7Fu >> character.size();
@@ -162,14 +152,11 @@ std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::k
 void Print(std::string_view text) { PrintVisible(Escaped(text, Escapes::kLines)); }
 
 void PrintVisible(std::string_view text) {
-  if (paging) {
-    paged_output += text;
-  } else {
-    Write(text);
+  errno = 0;
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && output_error == 0) {
+    output_error = errno != 0 ? errno : EIO;
   }
 }
-
-void PageOutput() { paging = CanPage(); }
 
 void PrintErrorText(std::string_view text) {
   std::fputs(WithShortWords(Escaped(text, Escapes::kLines)).c_str(), stderr);
@@ -186,7 +173,6 @@ void PrintError(std::string_view command, std::string_view message) {
 }
 
 absl::Status CloseOutput() {
-  if (paging && !ShowInPager(paged_output)) Write(paged_output);
   errno = 0;
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && output_error == 0) {
     output_error = errno != 0 ? errno : EIO;

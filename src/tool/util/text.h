@@ -19,8 +19,6 @@ std::string VisibleJson(std::string_view json);
 void Print(std::string_view text);
 // Writes `text` to standard output unchanged. Its parts must be results of Visible, Colored or Table::Text.
 void PrintVisible(std::string_view text);
-// Keeps the output in memory until CloseOutput, which shows it in a pager if it is longer than the terminal.
-void PageOutput();
 // Writes `text` to standard error, with line feeds unchanged and everything else as in ErrorLine, but of any length.
 void PrintErrorText(std::string_view text);
 // Returns an error's message as one line, as in Visible, with words of more than 1 KiB shortened in their middle, and
