@@ -18,6 +18,7 @@ struct DynamicTables {
   struct Relocations {
     const ElfW(Rela) * first = nullptr;
     size_t bytes = 0;
+    size_t relative = 0;  // the number of those at the begin that store the address of no symbol
   };
 
   // `base` and `dynamic` are link_map::l_addr and l_ld; `dynamic` may be null. The object must stay loaded.
@@ -35,6 +36,7 @@ struct DynamicTables {
       set(DT_RELA, data.first);
       set(DT_JMPREL, calls.first);
       if (dynamic->d_tag == DT_RELASZ) data.bytes = value;
+      if (dynamic->d_tag == DT_RELACOUNT) data.relative = value;
       if (dynamic->d_tag == DT_PLTRELSZ) calls.bytes = value;
       if (dynamic->d_tag == DT_TEXTREL || (dynamic->d_tag == DT_FLAGS && (value & DF_TEXTREL) != 0)) {
         has_text_relocations = true;

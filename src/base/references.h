@@ -33,7 +33,8 @@ void ForEachReference(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const Visit& v
   const DynamicTables tables(base, dynamic);
   if (tables.symbols == nullptr || tables.names == nullptr) return;
   for (const DynamicTables::Relocations& relocations : {tables.data, tables.calls}) {
-    for (size_t i = 0; relocations.first != nullptr && i < relocations.bytes / sizeof(ElfW(Rela)); ++i) {
+    const size_t count = relocations.first == nullptr ? 0 : relocations.bytes / sizeof(ElfW(Rela));
+    for (size_t i = relocations.relative; i < count; ++i) {
       const ElfW(Rela)& relocation = relocations.first[i];
       const auto type = ELF64_R_TYPE(relocation.r_info);
       if (type != kCallSlot && type != kDataSlot && (type != kAddress || tables.has_text_relocations)) continue;
