@@ -403,8 +403,8 @@ _FRAMES_OF_TOOLS = (r"/(_pytest|pluggy)/|/pytest/__main__\.py$|/hbmprof/(__init_
 
 def _growth(before_file, after_file, *options):
     """Returns the call tree of what has grown, as the command `hbmprof` prints it, or why there is none."""
-    command = [_command(), "diff", "--tree", "--own", "--exact", "-n", "20", "--hide", _FRAMES_OF_TOOLS, *options,
-               before_file, after_file]
+    command = [_command(), "diff", "--tree", "--own", "--exact", "-n", "20", "--known", f"tools={_FRAMES_OF_TOOLS}",
+               *options, before_file, after_file]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -449,7 +449,7 @@ def _leak_check(limit):
         save(after_file)
         raise LeakError(f"{growth} bytes of device memory that were allocated in the block are still in use (not "
                         f"counted: {_not_counted(code - code_before)})\n" +
-                        _growth(before_file, after_file, "--tagignore", "kind=^(pool|executable)$"))
+                        _growth(before_file, after_file, "-w", "kind!=pool", "-w", "kind!=executable"))
 
 
 def _not_counted(code):
@@ -526,8 +526,8 @@ def _peak_check(limit):
             return
         save(after_file)
         raise PeakError("\n".join(
-            text + _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}", "--tagignore",
-                           "kind=^executable$") for name, text in over))
+            text + _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}", "-w",
+                           "kind!=executable") for name, text in over))
 
 
 def _executable(kinds, name):

@@ -146,7 +146,7 @@ TEST_F(ExplainTest, NumbersAreRoundedAndBounded) {
   ProfileMaker maker = HealthyProfile();
   AddLeak(1, maker);
   maker.Comment("device GPU:0 space=device in_use=4064 limit=9223372036854775807");
-  const json leak = Find(Explain({Write(maker)}), "GROWS");
+  const json leak = Find(Explain({Write(maker)}), "LEAK");
   EXPECT_TRUE(leak["seconds_to_limit"].is_null());
   EXPECT_EQ(leak["unknown"]["seconds_to_limit"], "it is more than 1,000 years");
   EXPECT_EQ(leak["per_second"], 1);

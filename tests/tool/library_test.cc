@@ -201,6 +201,7 @@ TEST(ByLibrary, SelectsSamples) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   Write(path, Stacks());
   EXPECT_EQ(ToolJson({"top", "--where", "library=NCCL", path})["total"], 200);
+  EXPECT_EQ(ToolJson({"top", "--where", "library!=NCCL", path})["total"], 800);
 }
 
 TEST(ByLibrary, ShowsTheChangeOfEachLibrary) {

@@ -133,9 +133,8 @@ TEST(Ranks, FindsALargerAndASmallerRank) {
   arguments.insert(arguments.end(), paths.begin(), paths.end());
   const CommandResult text = RunTool(arguments);
   EXPECT_THAT(text.out, HasSubstr("16 ranks: inuse_space from 131.00 MiB (rank 9) to 251.00 MiB (rank 5)\n"));
-  EXPECT_THAT(text.out,
-              testing::ContainsRegex(
-                  "   5  \\+70.00 MiB  20.00 MiB  20.00 MiB   0  90.00 MiB   5     16  Activations"));
+  EXPECT_THAT(text.out, testing::ContainsRegex(
+                            "   5  \\+70.00 MiB  20.00 MiB  20.00 MiB   0  90.00 MiB   5     16  Activations"));
   EXPECT_THAT(text.out, HasSubstr("... and 1 more rows (-n 0 shows all)\n1 row is equal in all ranks\n"));
 }
 

@@ -95,6 +95,9 @@ absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& te
   }
   const size_t shown = ShownOf(options.rows, rows.size());
   std::string tables = FreedLine(query);
+  for (const ProfileSet::File& file : query.profiles.files()) {
+    if (const std::string since = OffSince(file.info.warnings); !since.empty()) tables += OffText(since) + "\n";
+  }
   for (size_t i = 0; i < shown; ++i) tables += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   PrintVisible(tables + MoreRows(shown, rows.size()));
   return exit_code;

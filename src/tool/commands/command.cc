@@ -56,7 +56,9 @@ CLI::Option* AddKnownOption(CLI::App& arguments, std::vector<std::string>& known
 }
 
 void AddViewOptions(CLI::App& arguments, ViewOptions& options) {
-  arguments.add_option("-w,--where", options.where, "Only samples with this label, KEY=VALUE; can be repeated")
+  arguments
+      .add_option("-w,--where", options.where,
+                  "Only samples with this label, KEY=VALUE, or without it, KEY!=VALUE; can be repeated")
       ->allow_extra_args(false);
   arguments.add_flag("--own,!--no-own", options.own,
                      options.own ? kOwnHelp : "Attribute samples to the first frame outside of known libraries");

@@ -141,9 +141,20 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
     Print(ToText(json));
     return kSuccess;
   }
+  int64_t all = 0;  // the number of ranks of the run
+  for (const ProfileSet::File& file : query.profiles.files()) {
+    for (const Comment& environment : file.info.environments) {
+      for (const char* variable :
+           {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"}) {
+        all = std::max(all, environment.Number(variable).value_or(0));
+      }
+    }
+  }
+  const auto count = static_cast<int64_t>(compared.ranks.size());
   const auto [least, most] =
       absl::c_minmax_element(compared.ranks, [](const auto& a, const auto& b) { return a.total < b.total; });
-  Print(Cat(compared.ranks.size(), compared.ranks.size() == 1 ? " rank: " : " ranks: ", query.type_name, " from ",
+  Print(Cat(count, count == 1 ? " rank" : " ranks",
+            all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ", query.type_name, " from ",
             query.Text(least->total), " (rank ", least->name, ") to ", query.Text(most->total), " (rank ", most->name,
             ")\n", query.trimmed ? kTrimmedText : "", "\n"));
   if (!rows.empty()) PrintVisible(TableOf(rows, columns, options.rows));

@@ -71,36 +71,41 @@ class FrameFilters {
   FramePattern ignore_{"--ignore"};
 };
 
-using LabelTexts = std::vector<std::pair<std::string, std::string>>;
+// One --where: KEY=VALUE, or KEY!=VALUE.
+struct Where {
+  std::string key;
+  std::string value;
+  bool is_not = false;
 
-absl::StatusOr<LabelTexts> ParseWhere(const std::vector<std::string>& where) {
-  LabelTexts labels;
-  for (const std::string& text : where) {
+  // Returns whether it selects samples with this text of the label, "" if it is missing. Tables show a missing label
+  // as "-".
+  bool Keeps(std::string_view text) const { return (value == text || (value == "-" && text.empty())) != is_not; }
+};
+
+absl::StatusOr<std::vector<Where>> ParseWhere(const std::vector<std::string>& options) {
+  std::vector<Where> list;
+  for (const std::string& text : options) {
     const size_t equals = text.find('=');
-    if (equals == std::string::npos || equals == 0) {
+    const bool is_not = equals != std::string::npos && equals > 0 && text[equals - 1] == '!';
+    const std::string key = text.substr(0, is_not ? equals - 1 : equals);
+    if (equals == std::string::npos || key.empty()) {
       return InvalidArgument("--where ", text, ": write a label as KEY=VALUE, such as device=GPU:0");
     }
-    labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+    list.push_back({key, text.substr(equals + 1), is_not});
   }
-  return labels;
-}
-
-// Returns whether `wanted` selects `value`, the text of a label; "" if it is missing. Tables show a missing label as
-// "-".
-bool IsWanted(const std::string& wanted, std::string_view value) {
-  return wanted == value || (wanted == "-" && value.empty());
+  return list;
 }
 
 }  // namespace
 
 bool ViewOptions::Names(const std::string& label) const {
   return absl::c_linear_search(by, label) || absl::c_any_of(where, [&](const std::string& text) {
-           return text.compare(0, label.size() + 1, label + "=") == 0;
+           return text.rfind(label + "=", 0) == 0 || text.rfind(label + "!=", 0) == 0;
          });
 }
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
-  ASSIGN_OR_RETURN(const LabelTexts where, ParseWhere(options.where));
+  ASSIGN_OR_RETURN(const std::vector<Where> where, ParseWhere(options.where));
   FrameFilters frames;
   RETURN_IF_ERROR(frames.Set(options));
   if (options.Names(kRankLabel)) LabelRanks(profiles);
@@ -109,12 +114,12 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
     LabelLibraries(libraries, profiles);
   }
   const auto warn = [&](const char* option) { PrintError(command, Cat("warning: ", option, " matches nothing")); };
-  for (const auto& [key, value] : where) RETURN_IF_ERROR(profiles.CheckLabelKey("--where", key));
+  for (const Where& one : where) RETURN_IF_ERROR(profiles.CheckLabelKey("--where", one.key));
   if (!where.empty()) {
     bool matches = false;  // a set of labels
     profiles.FilterLabels(ProfileSet::Removed::kNotInTotal, [&](uint32_t set) {
-      const bool has_all = absl::c_all_of(
-          where, [&](const auto& label) { return IsWanted(label.second, profiles.LabelText(set, label.first)); });
+      const bool has_all =
+          absl::c_all_of(where, [&](const Where& one) { return one.Keeps(profiles.LabelText(set, one.key)); });
       matches = matches || has_all;
       return has_all;
     });
@@ -124,11 +129,11 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
   return absl::OkStatus();
 }
 
-bool WhereKeeps(const ViewOptions& options, const LabelTexts& labels) {
-  const absl::StatusOr<LabelTexts> where = ParseWhere(options.where);
-  return where.ok() && absl::c_all_of(*where, [&](const auto& wanted) {
-           const auto found = absl::c_find_if(labels, [&](const auto& label) { return label.first == wanted.first; });
-           return IsWanted(wanted.second, found == labels.end() ? std::string_view() : found->second);
+bool WhereKeeps(const ViewOptions& options, const std::vector<std::pair<std::string, std::string>>& labels) {
+  const absl::StatusOr<std::vector<Where>> where = ParseWhere(options.where);
+  return where.ok() && absl::c_all_of(*where, [&](const Where& one) {
+           const auto found = absl::c_find_if(labels, [&](const auto& label) { return label.first == one.key; });
+           return one.Keeps(found == labels.end() ? std::string_view() : found->second);
          });
 }
 
