@@ -116,7 +116,7 @@ class PathCache {
   uint16_t seen_[1 << kSeenBits];  // tags of stacks that were walked
 };
 
-// The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 48 KiB of pages,
+// The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 64 KiB of pages,
 // at its first walk. When it has ended, another thread gets them. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));

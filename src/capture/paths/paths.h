@@ -125,15 +125,14 @@ inline uint32_t NumberOf(const Path* path) {
 
 // Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
 // matter. Only one call at a time may use it.
-inline constexpr size_t kLearningBytes = size_t{8} << 10;
+inline constexpr size_t kLearningBytes = size_t{22} << 10;
 struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];
 };
 
 // Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
 // address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
-// has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
-// paths is full.
+// has a rule that a path does not support, there are too many objects, or the table of paths is full.
 const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch);
 
 }  // namespace hbmprof::internal
