@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Prints what hbmprof costs in whole PyTorch, on the tests' substitute for CUDA, whose kernels cost nothing: a training
-# step of frameworks_program.py, and torch.empty with its free under 0, 20 and 60 Python functions. Compared with the
-# same program alone, and with PyTorch's own history. Each cell has the fastest and the median processor time of
-# interleaved processes.
+# Prints what hbmprof costs in whole frameworks, on the tests' substitute for CUDA, whose kernels cost nothing: the work of
+# frameworks_program.py in PyTorch and, if they are installed in FRAMEWORKS, JAX, TensorFlow and ONNX Runtime. Compared
+# with the same program alone, and with PyTorch's own history. Each cell has the fastest and the median processor time of
+# interleaved processes, in microseconds.
 #
 # usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]
 #
 # BUILD: a build folder with the targets hbmprof_tool, hbmprof_inject_cuda, fake_cuda_calls and fake_nvml (default
 # build/release). FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks).
-# environment: ROUNDS: how often each program runs, at least 1 (default 5). A round takes about a minute.
+# environment: ROUNDS: how often each program runs, at least 1 (default 5). A round takes some minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 build=${1:-build/release} frameworks=${2:-build/frameworks} rounds=${ROUNDS:-5}
@@ -29,26 +29,31 @@ import tempfile
 
 import run
 
-MEASURED = ("step", "empty0", "empty20", "empty60")
 RUN = ["run", "-o", "profiles"]
+PROGRAMS = ("torch", "import", "jax", "tensorflow", "onnxruntime")
 WAYS = {"alone": (None, []), "`hbmprof run`": (RUN, []), "`hbmprof run --record`": ([*RUN, "--record", "r.hbmrec"], []),
         "PyTorch's history, Python stacks": (None, ["python"]), "PyTorch's history, all stacks": (None, ["all"])}
 build, frameworks = (pathlib.Path(folder).resolve() for folder in sys.argv[1:3])
 run.make_doubles(build, frameworks)
 runner = run.Runner(build, frameworks)
 program = pathlib.Path("benchmarks/frameworks_program.py").resolve()
-times = {way: {} for way in WAYS}
+times = {}
 for _ in range(int(sys.argv[3])):
-    for way, (options, arguments) in WAYS.items():
-        with tempfile.TemporaryDirectory() as folder:
-            command = [runner.command, *options, "--"] if options else []
-            done = subprocess.run([*command, sys.executable, program, *arguments], cwd=folder, check=True, text=True,
-                                  stdout=subprocess.PIPE, env=runner.environment("torch", folder=pathlib.Path(folder)))
-        for name, fastest, median in (line.split() for line in done.stdout.splitlines()):
-            times[way].setdefault(name, []).append((float(fastest), float(median)))
-print(f"| | step with {times['alone']['allocations'][0][0]:.0f} allocations, us | torch.empty, depth 0 | 20 | 60 |")
-print("|---|---|---|---|---|")
-for way, measured in times.items():
-    cells = [(min(a for a, _ in measured[n]), statistics.median(b for _, b in measured[n])) for n in MEASURED]
-    print(f"| {way} | " + " | ".join(f"{fastest:.2f} / {median:.2f}" for fastest, median in cells) + " |")
+    for name in PROGRAMS:
+        framework = "torch" if name == "import" else name
+        for way, (options, arguments) in WAYS.items():
+            if not runner.is_installed(framework) or (arguments and name != "torch"):
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                command = [runner.command, *options, "--"] if options else []
+                done = subprocess.run([*command, sys.executable, program, name, *arguments], cwd=folder, check=True,
+                                      text=True, stdout=subprocess.PIPE,
+                                      env=runner.environment(framework, folder=pathlib.Path(folder)))
+            for what, fastest, median in (line.split("\t") for line in done.stdout.splitlines() if "\t" in line):
+                times.setdefault(what, {}).setdefault(way, []).append((float(fastest), float(median)))
+print("| us | " + " | ".join(WAYS) + " |\n" + "|---" * (len(WAYS) + 1) + "|")
+for what, measured in times.items():
+    cells = [f"{min(a for a, _ in measured[way]):.2f} / {statistics.median(b for _, b in measured[way]):.2f}"
+             if way in measured else "" for way in WAYS]
+    print(f"| {what} | " + " | ".join(cells) + " |")
 PYTHON

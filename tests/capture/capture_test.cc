@@ -225,6 +225,15 @@ thread_local ThreadPaths thread_paths;
   if (!is_present || !is_same) ++thread_paths.wrong;
 }
 
+TEST(PathCacheTest, HoldsStacksOfAnyDepth) {
+  for (const int depth : {100, 300, 2 * kMaxStackDepth}) {
+    thread_paths = {};
+    for (int i = 0; i < 8; ++i) ScenarioSets()[0].random_chain(3, depth, ProbePath);
+    EXPECT_GE(thread_paths.with_path, 4) << depth << " frames";
+    EXPECT_EQ(thread_paths.wrong, 0) << depth << " frames";
+  }
+}
+
 // HBMPROF_TEST_ROUNDS is the number of rounds, 4 by default. A round has 40,000 captures.
 TEST(PathCacheTest, DistinguishesHundredsOfStacksOfOneCaller) {
   const char* given = std::getenv("HBMPROF_TEST_ROUNDS");

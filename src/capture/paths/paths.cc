@@ -22,7 +22,7 @@ namespace {
 // path.
 class PathBuilder {
  public:
-  static constexpr size_t kMaxBytes = size_t{4} << 10;
+  static constexpr size_t kMaxBytes = size_t{11} << 10;
 
   PathBuilder(const Caller& caller, int max_depth) : caller_(caller), max_depth_(max_depth) { pcs_[0] = caller.pc; }
 
@@ -100,7 +100,7 @@ class PathBuilder {
  private:
   enum class Fp : uint8_t { kInitial, kInitialUsed, kRestored, kRestoredUsed };
   // Limit of return addresses, and of links.
-  static constexpr uint32_t kMaxWords = 188;
+  static constexpr uint32_t kMaxWords = kMaxStackDepth;
   static constexpr uint32_t kMaxObjects = 8;
   // kMaxWords is a multiple of the group, so a full path has no padding.
   static_assert(sizeof(Path) + 2 * kMaxWords * (sizeof(uintptr_t) + sizeof(uint16_t)) + 64 <= kMaxBytes);

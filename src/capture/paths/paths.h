@@ -137,15 +137,14 @@ inline uint32_t NumberOf(const Path* path) {
 
 // Working memory of LearnPath, which needs more memory than a small stack has. Its contents before a call do not
 // matter. Only one call at a time may use it.
-inline constexpr size_t kLearningBytes = size_t{8} << 10;
+inline constexpr size_t kLearningBytes = size_t{22} << 10;
 struct alignas(16) LearningScratch {
   char bytes[kLearningBytes];
 };
 
 // Walks the stack at `caller`, truncated at `max_depth` frames, and returns its path. Stacks that differ only in their
 // address have the same path. Returns null if there is no path: the caller is not on the thread's own stack, a frame
-// has a rule that a path does not support, there are more than about 190 frames or too many objects, or the table of
-// paths is full.
+// has a rule that a path does not support, there are too many objects, or the table of paths is full.
 const Path* LearnPath(const Caller& caller, int max_depth, LearningScratch* scratch);
 
 // Used by one thread, and by signal handlers that interrupt any of these functions. An interruption can lose an entry
@@ -241,7 +240,7 @@ class PathCache {
   uint16_t seen_[1 << kSeenBits];  // tags of stacks that were walked
 };
 
-// The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 48 KiB of pages,
+// The calling thread's cache; null if it has none or does not use it for now. A thread gets its cache, 64 KiB of pages,
 // at its first walk. When it has ended, another thread gets them. Plain data in the static TLS block, so
 // that signal handlers can use it.
 extern __thread PathCache* active_path_cache __attribute__((tls_model("initial-exec")));
