@@ -94,7 +94,11 @@ absl::StatusOr<int> RunCallers(const SumsOptions& options, const std::string& te
     return exit_code;
   }
   const size_t shown = ShownOf(options.rows, rows.size());
-  std::string tables = FreedLine(query);
+  std::string tables;
+  for (const ProfileSet::File& file : query.profiles.files()) {
+    if (const std::string since = OffSince(file.info.warnings); !since.empty()) tables += OffText(since) + "\n";
+  }
+  tables += FreedLine(query);
   for (size_t i = 0; i < shown; ++i) tables += RowText(query, sums, rows[i], neighbours[rows[i].number]) + "\n";
   PrintVisible(tables + MoreRows(shown, rows.size()));
   return exit_code;

@@ -31,10 +31,22 @@ std::string HeadText(const TopOptions& options, const SumsQuery& query, const Su
              query.trimmed ? kTrimmedText : "", "\n");
 }
 
-// Returns how many seconds before the dump the oldest buffers of each row were born, at the most, by the labels and the
-// name of the row. Empty without the label of births, or for several files.
-std::map<std::pair<std::vector<std::string>, std::string>, int64_t> OldestBuffers(const SumsQuery& query) {
-  std::map<std::pair<std::vector<std::string>, std::string>, int64_t> oldest;
+// A number of each row, by the labels and the name of the row.
+using NumberByRow = std::map<std::pair<std::vector<std::string>, std::string>, int64_t>;
+
+// Returns the changes of the rows from the first to the second file.
+NumberByRow ChangesOf(const SumsQuery& query) {
+  NumberByRow changes;
+  for (const Sums::Row& row : Sums(query.profiles, {{0, 1}, {1, 2}}, query.type, query.grouping).Rows(false)) {
+    changes[{row.labels, row.name}] = row.flat_change();
+  }
+  return changes;
+}
+
+// Returns how many seconds before the dump the oldest buffers of each row were born, at the most. Empty without the
+// label of births, or for several files.
+NumberByRow OldestBuffers(const SumsQuery& query) {
+  NumberByRow oldest;
   const std::vector<ProfileSet::File>& files = query.profiles.files();
   const std::optional<int64_t> uptime = files.size() == 1 ? files[0].info.UptimeSeconds() : std::nullopt;
   if (!uptime.has_value()) return oldest;
@@ -51,8 +63,9 @@ std::map<std::pair<std::vector<std::string>, std::string>, int64_t> OldestBuffer
   return oldest;
 }
 
-// Returns the columns of the rows. `has_base`: with the change since the first file.
-RowFields<Sums::Row> ColumnsOf(const TopOptions& options, const SumsQuery& query, const Sums& sums, bool has_base) {
+// Returns the columns of the rows. `changes`: since the start of the command; null: they are not shown.
+RowFields<Sums::Row> ColumnsOf(const TopOptions& options, const SumsQuery& query, const Sums& sums,
+                               const NumberByRow* changes) {
   const auto flat = [](const Sums::Row& row) { return row.flat[1]; };
   const auto cum = [](const Sums::Row& row) { return row.cum[1]; };
   const int64_t total = sums.total()[1];
@@ -61,10 +74,14 @@ RowFields<Sums::Row> ColumnsOf(const TopOptions& options, const SumsQuery& query
     columns.push_back(ValueField(query, "cum", cum));
     columns.push_back(ShareField("cum%", total, cum));
   }
-  if (has_base) {
-    columns.push_back(ChangeField(query, "since start", [](const Sums::Row& row) { return row.flat_change(); }));
+  if (changes != nullptr) {
+    const auto change = [&query, changes](const Sums::Row& row) {
+      const int64_t value = ValueOr(*changes, std::pair(row.labels, row.name));
+      return value == 0 ? "" : query.Change(value);
+    };
+    columns.push_back({"since start", 'r', change, "", nullptr});
   }
-  const auto oldest = options.NeedsAges() ? OldestBuffers(query) : decltype(OldestBuffers(query))();
+  const NumberByRow oldest = options.NeedsAges() ? OldestBuffers(query) : NumberByRow();
   if (!oldest.empty()) {
     const auto age_of = [oldest](const Sums::Row& row) {
       const auto found = oldest.find({row.labels, row.name});
@@ -91,14 +108,15 @@ absl::StatusOr<int> RunLiveTop(const LiveProcess& process, TopOptions options, d
     ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{"first", first}, {name, now}}));
     ASSIGN_OR_RETURN(const SumsQuery query, MakeQuery("top", std::move(profiles), options));
     options.is_part = true;  // the warnings have been printed
-    const Sums sums(query.profiles, {{0, 1}, {1, 2}}, query.type, query.grouping);
+    const Sums sums(query.profiles, {{1, 2}}, query.type, query.grouping);
+    const NumberByRow changes = ChangesOf(query);
     const std::string head = HeadText(options, query, sums, 1);
     constexpr size_t kOtherLines = 3;  // the headings, the number of further rows, and the line of the cursor
     const size_t lines = static_cast<size_t>(absl::c_count(head, '\n')) + kOtherLines;
     const size_t fitting = std::max(TerminalRows(), lines + 1) - lines;
     const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
     const size_t shown = options.rows == 0 ? fitting : std::min(options.rows, fitting);
-    PrintVisible(Cat("\033[H\033[2J", head, TableOf(rows, ColumnsOf(options, query, sums, true), shown)));
+    PrintVisible(Cat("\033[H\033[2J", head, TableOf(rows, ColumnsOf(options, query, sums, &changes), shown)));
     std::fflush(stdout);
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
     absl::StatusOr<std::string> next = QueryProcess(process.socket, "profile");
@@ -125,7 +143,7 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   Json json = HeadJson(query, 0, sums.total()[1]);
   json["selected"] = sums.sum()[1];
   if (!options.json) PrintVisible(HeadText(options, query, sums, 0));
-  const RowFields<Sums::Row> columns = ColumnsOf(options, query, sums, false);
+  const RowFields<Sums::Row> columns = ColumnsOf(options, query, sums, nullptr);
   if (options.tree) {
     ShowTree(query, 0, options.nodes(), sums.total()[1], options.json ? &json : nullptr);
   } else if (options.json) {
