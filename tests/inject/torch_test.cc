@@ -445,5 +445,14 @@ TEST(TorchDoubleTest, RunAndExplainSayWhyBlocksAreNotShown) {
     EXPECT_THAT(answer.out, HasSubstr("PyTorch's blocks on GPU:0 are not shown, only its segments"));
   }
 }
+#endif
+
+TEST(TorchDoubleTest, NothingIsRecordedWhenRecordingIsOff) {
+  const CommandResult run = RunCommand(
+      {HBMPROF_DOUBLE_PROGRAM, "libc10_cuda.so", ""},
+      {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER, "HBMPROF=0"},
+      {"", 120});
+  EXPECT_EQ(run.exit_code, 0) << run.out << run.err;
+}
 
 }  // namespace

@@ -649,7 +649,7 @@ TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
   options.answer_bytes = 48 << 20;
   hbmprof::tool::Fleet fleet(options);
   const auto server = ServerWith(10, [&fleet](const HttpRequest&) {
-    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""}, {}, 0);
+    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""}, {});
     HttpResponse response = Body(profile.ok() ? std::move(profile->bytes) : std::string(profile.status().message()));
     if (profile.ok()) response.held = std::move(profile->held);
     if (!profile.ok()) response.status = 503;

@@ -84,8 +84,8 @@ error_code Await(asio::io_context& context, const Start& start) {
 
 constexpr std::chrono::seconds kPartTime{330};
 
-error_code Exchange(asio::io_context& context, beast::tcp_stream& stream, const http::request<http::empty_body>& request,
-                    http::response_parser<http::string_body>& parser) {
+error_code Exchange(asio::io_context& context, beast::tcp_stream& stream,
+                    const http::request<http::empty_body>& request, http::response_parser<http::string_body>& parser) {
   stream.expires_after(kPartTime);
   error_code error =
       Await(context, [&](auto done) { http::async_write(stream, request, [done](error_code e, size_t) { done(e); }); });
