@@ -116,7 +116,7 @@ TEST_F(Terminal, ErrorsHaveNoEffectOnIt) {
 
 TEST_F(Terminal, JsonIsValidUtf8WithoutEffectAndKeepsTheNames) {
   for (std::vector<std::string> command : Commands()) {
-    if (command[0] == "convert") command = {"convert", files_[0], "--to", "ndjson"};
+    if (command[0] == "convert") command = {"convert", files_[0], "--to", "csv"};
     if (command[0] == "symbolize" || command[0] == "report") continue;
     if (command[0] != "convert") command.push_back("--json");
     const CommandResult result = RunTool(command);
@@ -161,7 +161,7 @@ TEST_F(FullDisk, EveryCommandReportsIt) {
   std::vector<std::vector<std::string>> commands = Commands();
   commands.insert(commands.end(), {{"top", files_[0], "--json"},
                                    {"leaks", files_[0], files_[1], files_[2], "--json"},
-                                   {"convert", files_[0], "--to", "ndjson"},
+                                   {"convert", files_[0], "--to", "csv"},
                                    {"--reference", "bash"},
                                    {"--help"},
                                    {"--version"},

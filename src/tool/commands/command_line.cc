@@ -177,7 +177,7 @@ std::string RepeatedInputProblem(const CLI::App& command) {
   std::ptrdiff_t inputs = 0;
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
-    if (name != "SOURCE" && name != "BASE" && name != "--base") continue;
+    if (name != "SOURCE" && name != "BASE") continue;
     inputs += absl::c_count(option->results(), "-");
   }
   return inputs < 2 ? "" : Cat("-: is given ", inputs, " times; standard input can be read once");

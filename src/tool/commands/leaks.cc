@@ -140,8 +140,8 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
     return InvalidArgument("--", option->get_lnames()[0], " is for the dumps of one running process, not for files");
   }
   if (options.files.size() == 1 && IsRecordingFile(options.files[0])) {
-    ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
-    return std::move(recorded->states);
+    ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("leaks", options.files[0]));
+    return std::move(recorded.states);
   }
   return ReadProfiles(options.files);
 }

@@ -9,12 +9,12 @@ namespace hbmprof::tool {
 namespace {
 
 // Thresholds. docs/explain.md lists them.
-constexpr int64_t kIdlePercent = 10;         // idle memory, of the pools
-constexpr int64_t kRelevantPercent = 5;      // of the device's limit: less memory than this is no finding
-constexpr int64_t kFragmentedPercent = 50;   // of the free memory that is outside of the largest free block
-constexpr double kSoonSeconds = 4 * 3600.0;  // until the limit is reached
+constexpr int64_t kIdlePercent = 10;                   // idle memory, of the pools
+constexpr int64_t kRelevantPercent = 5;                // of the device's limit: less memory than this is no finding
+constexpr int64_t kFragmentedPercent = 50;             // of the free memory that is outside of the largest free block
+constexpr double kSoonSeconds = 4 * 3600.0;            // until the limit is reached
 constexpr double kMostSeconds = 1000 * 365 * 86400.0;  // until the limit is reached: a longer time is not shown
-constexpr int64_t kOutlierPercent = 10;      // of a rank's memory: a smaller distance is no finding
+constexpr int64_t kOutlierPercent = 10;                // of a rank's memory: a smaller distance is no finding
 
 using Device = ProfileInfo::Device;
 
@@ -542,15 +542,15 @@ void RankFindings(std::vector<Finding>& findings) {
   });
 }
 
-absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first) {
-  if (!counter->empty()) return OrderDumps(profiles, *counter, first);
+absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter) {
+  if (!counter->empty()) return OrderDumps(profiles, *counter);
   const std::vector<Comment>& counters = profiles.files().back().info.counters;
   if (counters.size() == 1) {
-    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name, first);
+    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name);
     if (series.ok()) *counter = counters[0].name;
     if (series.ok()) return series;
   }
-  return OrderDumps(profiles, "", first);
+  return OrderDumps(profiles, "");
 }
 
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {

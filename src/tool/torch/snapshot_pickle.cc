@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "src/base/descriptor.h"
 #include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
@@ -54,56 +54,43 @@ GzipFile OpenGzip(const std::string& path) {
 class Input {
  public:
   Input(GzipFile file, size_t file_bytes)
-      : file_(std::move(file)), progress_(file_bytes >> 20, "MiB of the snapshot read"), buffer_(kBufferBytes, '\0') {}
+      : file_(std::move(file)), progress_(file_bytes >> 20, "MiB of the snapshot read") {
+    gzbuffer(file_.get(), 1 << 20);
+  }
 
   // Returns the number of the byte that is read next.
-  uint64_t position() const { return before_ + at_; }
-  // Stores the next `count` bytes. Returns false if the file has fewer.
+  uint64_t position() const { return static_cast<uint64_t>(gztell(file_.get())); }
+  // Stores the next `count` bytes, at most INT_MAX. Returns false if the file has fewer.
   bool Read(size_t count, std::string* bytes) {
-    bytes->clear();
-    while (bytes->size() < count) {
-      if (at_ == size_ && !Fill()) return false;
-      const size_t part = std::min(count - bytes->size(), size_ - at_);
-      bytes->append(buffer_.data() + at_, part);
-      at_ += part;
-    }
-    return true;
+    bytes->resize(count);
+    return gzread(file_.get(), bytes->data(), static_cast<unsigned>(count)) == static_cast<int>(count);
   }
   // Stores a number of `count` <= 8 bytes, the lowest byte first. Returns false if the file has fewer.
   bool ReadNumber(size_t count, uint64_t* number) {
     *number = 0;
     for (size_t i = 0; i < count; ++i) {
-      if (at_ == size_ && !Fill()) return false;
-      *number |= uint64_t{static_cast<uint8_t>(buffer_[at_++])} << (8 * i);
+      const int byte = gzgetc(file_.get());
+      if (byte < 0) return false;
+      *number |= static_cast<uint64_t>(byte) << (8 * i);
     }
     return true;
   }
-  // The reason if reading has failed before the end of the file; "" otherwise.
-  const std::string& problem() const { return problem_; }
-
- private:
-  static constexpr size_t kBufferBytes = 1 << 20;
-
-  bool Fill() {
-    before_ += size_;
-    const int count = gzread(file_.get(), buffer_.data(), kBufferBytes);
-    if (int code = 0; count < 0) problem_ = Cat("the file cannot be read: ", gzerror(file_.get(), &code));
-    at_ = 0;
-    size_ = static_cast<size_t>(std::max(count, 0));
-    const size_t done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
+  void ReportProgress() {
+    const auto done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
     progress_.Advance(done - std::min(done, reported_));
     reported_ = done;
-    return count > 0;
+  }
+  // The reason if reading has failed before the end of the file; "" otherwise.
+  std::string problem() const {
+    int code = Z_OK;
+    const char* const text = gzerror(file_.get(), &code);
+    return code == Z_OK ? "" : Cat("the file cannot be read: ", text);
   }
 
+ private:
   const GzipFile file_;
   Progress progress_;
   size_t reported_ = 0;
-  std::string buffer_;
-  size_t at_ = 0;
-  size_t size_ = 0;
-  uint64_t before_ = 0;  // bytes before the buffer
-  std::string problem_;
 };
 
 // The keys that are read.
@@ -193,7 +180,8 @@ class Machine {
   // Runs the program of the pickle. The message of an error has the number of the byte.
   absl::Status Run() {
     bool has_ended = false;
-    while (!has_ended) {
+    for (size_t steps = 0; !has_ended; ++steps) {
+      if (steps % (1 << 20) == 0) input_.ReportProgress();
       const uint64_t at = input_.position();
       const absl::Status status = Step(at, &has_ended);
       if (!status.ok()) return absl::Status(status.code(), Cat("byte ", at, ": ", std::string(status.message())));
@@ -289,12 +277,10 @@ class Machine {
         ASSIGN_OR_RETURN(const uint64_t number, Number(code == 'h' ? 1 : 4));
         return Get(number);
       }
-      default: {
-        char text[8];
-        std::snprintf(text, sizeof(text), "0x%02x", static_cast<unsigned>(code));
-        return Wrong(Cat("the pickle has the instruction ", text,
+      default:
+        return Wrong(
+            absl::StrCat("the pickle has the instruction 0x", absl::Hex(code, absl::kZeroPad2),
                          ", which is not one for plain data; hbmprof does not run it: a pickle can execute any code"));
-      }
     }
   }
 
