@@ -224,7 +224,7 @@ def main():
     subprocess.run([f"{build}/examples/llm_server", "--leak", "--dumps", "8", prompts], cwd=folder, check=True,
                    stdout=subprocess.DEVNULL, env={**os.environ, "HBMPROF_RECORD": f"{folder}/server.hbmrec"})
     served = sorted(path for path in os.listdir(folder) if path.startswith("dump.") and path not in dumps)
-    subprocess.run([hbmprof, "report", *served, "server.hbmrec", "-o", "timeline.html"], cwd=folder, check=True)
+    subprocess.run([hbmprof, "report", "server.hbmrec", "-o", "timeline.html"], cwd=folder, check=True)
     draw(f"{folder}/timeline.html", "report-timeline-light", "theme=light", 1400, 760)
     draw(f"{folder}/timeline.html", "report-timeline-dark", "theme=dark", 1400, 760)
     draw(f"{folder}/timeline.html", "report-timeline-phone", "theme=light", 500, 1100)

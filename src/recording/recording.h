@@ -78,12 +78,11 @@ struct DriverSample {
   std::vector<std::pair<std::string, int64_t>> counters;  // Profiler::SetCounter
 };
 
-// Events that are missing between two times, because they came faster than they could be written, or because the file
-// is damaged there.
+// Events that are missing between two times, because they came faster than they could be written.
 struct LostEvents {
   int64_t from = 0;
   int64_t to = 0;
-  int64_t count = 0;  // 0: not known
+  int64_t count = 0;
 };
 
 }  // namespace hbmprof::internal

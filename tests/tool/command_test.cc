@@ -133,7 +133,9 @@ TEST(Json, IsAsItsSchemaSays) {
       {"top", {"top", files[0], "--by", "rank,function"}},
       {"symbolize", {"symbolize", dir + "/code", "-o", dir + "/named"}},
       {"timeline", {"timeline", recording}},
-      {"timeline", {"timeline", recording, "--by", "function"}},
+      {"convert", {"convert", "--to", "csv", recording, "-o", dir + "/made.csv"}},
+      {"convert", {"convert", "--to", "csv", files[0], "-o", dir + "/samples.csv"}},
+      {"convert", {"convert", "--to", "memory-viz", recording}},
       {"who", {"who", recording, "0x1010"}},
       {"who", {"who", recording, "0x10"}},
       {"doctor", {"doctor"}},
@@ -174,6 +176,24 @@ TEST(Json, OfTheExampleIsShort) {
     EXPECT_TRUE(nlohmann::json::accept(result.out)) << command[0] << result.err;
     EXPECT_LE(result.out.size(), 6000u) << command[0] << ": 1,500 tokens of four characters, for an agent";
   }
+}
+
+TEST(ConvertCommand, DescribesItsFileAsJson) {
+  const std::string dir = ScratchDir();
+  MadeRecording made;
+  made.Alloc(1000, 0x1000, 4096, made.Site({{"f"}})).Lost(10, 20, 5);
+  const std::string recording = dir + "/made.hbmrec";
+  ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(recording)).ok());
+  const std::string file = dir + "/made.csv";
+  const nlohmann::json json = ToolJson({"convert", "--to", "csv", recording, "-o", file});
+  EXPECT_EQ(json["file"], file);
+  EXPECT_EQ(json["format"], "csv");
+  EXPECT_EQ(json["bytes"], std::filesystem::file_size(file));
+  EXPECT_EQ(json["events"], 1);
+  EXPECT_THAT(json["problems"].dump(), HasSubstr("events are missing in 1 intervals (5)"));
+  const CommandResult to_output = RunTool({"convert", "--to", "csv", recording, "--json"});
+  EXPECT_EQ(to_output.exit_code, 2);
+  EXPECT_THAT(to_output.err, HasSubstr("--json describes the file that is written: name it with -o FILE"));
 }
 
 TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
@@ -521,7 +541,7 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
   maker.Write(path);
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{"top", path, "-n", "5", "--rows", "6"}, "--rows: is given 2 times; give it once\nRun hbmprof top --help"},
-      {{"convert", path, "--to", "ndjson", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
+      {{"convert", path, "--to", "csv", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
       {{"dump", path, "-o", "-", "--json"}, "--json and -o -: both write to standard output; name a file\n"},
       {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
       {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},
@@ -619,7 +639,6 @@ TEST(Usage, EmptyValueIsAnError) {
       {{"top", path, "--by", ""}, "--by"},
       {{"top", path, "--type", ""}, "--type"},
       {{"top", path, "--focus", ""}, "--focus"},
-      {{"report", path, "-o", "-", "--base", ""}, "--base"},
       {{"convert", path, "--to", "csv", "-o", ""}, "--output"},
       {{"run", "-o", "", "--", "true"}, "--output"},
       {{"run", "--library=", "--", "true"}, "--library"},
@@ -679,16 +698,16 @@ TEST_F(OutputOption, InputIsNotReplaced) {
     std::string input;
     std::vector<std::string> command;
   };
-  for (const Case& one : {Case{first_, first_, {"report", first_, second_}},
-                          Case{second_, second_, {"report", "--base", second_, first_}},
-                          Case{recording_, recording_, {"report", recording_}},
-                          Case{symbolic, first_, {"convert", "--to", "ndjson", second_, first_}},
-                          Case{hard, second_, {"convert", "--to", "csv", second_}},
-                          Case{recording_, recording_, {"convert", "--to", "perfetto", recording_}},
-                          Case{recording_, recording_, {"dump", recording_ + "@end"}},
-                          Case{recording_, recording_, {"symbolize", recording_}},
-                          Case{recording_, recording_, {"symbolize", recording_ + "@peak"}},
-                          Case{snapshot, snapshot, {"symbolize", snapshot}}}) {
+  for (const Case& one :
+       {Case{first_, first_, {"report", first_, second_}}, Case{second_, second_, {"report", second_, first_}},
+        Case{recording_, recording_, {"report", recording_}},
+        Case{symbolic, first_, {"convert", "--to", "csv", second_, first_}},
+        Case{hard, second_, {"convert", "--to", "csv", second_}},
+        Case{recording_, recording_, {"convert", "--to", "perfetto", recording_}},
+        Case{recording_, recording_, {"dump", recording_ + "@end"}},
+        Case{recording_, recording_, {"symbolize", recording_}},
+        Case{recording_, recording_, {"symbolize", recording_ + "@peak"}},
+        Case{snapshot, snapshot, {"symbolize", snapshot}}}) {
     const std::string before = ReadAll(one.input);
     std::vector<std::string> command = one.command;
     command.insert(command.end(), {"-o", one.output});
@@ -747,9 +766,7 @@ TEST_F(OutputOption, MinusIsStandardOutput) {
 }
 
 TEST_F(OutputOption, CanBeADeviceOrAPipe) {
-  for (const char* format : {"csv", "ndjson"}) {
-    EXPECT_EQ(RunTool({"convert", "--to", format, first_, "-o", "/dev/null"}).exit_code, 0) << format;
-  }
+  EXPECT_EQ(RunTool({"convert", "--to", "csv", first_, "-o", "/dev/null"}).exit_code, 0);
   EXPECT_EQ(RunTool({"convert", "--to", "xplane", recording_, "-o", "/dev/null"}).exit_code, 0);
   EXPECT_EQ(RunTool({"report", first_, "-o", "/dev/null"}).exit_code, 0);
   EXPECT_EQ(RunTool({"dump", recording_ + "@end", "-o", "/dev/null"}).exit_code, 0);

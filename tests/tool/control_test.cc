@@ -234,7 +234,7 @@ TEST_F(ControlTest, EveryCommandFindsAProcessInTheGivenFolder) {
   for (std::vector<std::string> command : {std::vector<std::string>{"top", program.name()},
                                            {"diff", program.name(), "--after", "1ms"},
                                            {"top", "--callers", ".", program.name()},
-                                           {"convert", "--to", "ndjson", program.name()},
+                                           {"convert", "--to", "csv", program.name()},
                                            {"report", program.name(), "-o", directory_ + "/report.html"},
                                            {"symbolize", program.name(), "-o", directory_ + "/named"},
                                            {"control", program.name(), "stats"},

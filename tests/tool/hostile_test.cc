@@ -294,7 +294,7 @@ TEST_P(HostileProfile, StaysWithinTimeAndMemory) {
       {"diff", path, path},
       {"top", "--callers", "f", path},
       {"leaks", path, path, path, "--json"},
-      {"convert", path, "--to", "ndjson"},
+      {"convert", path, "--to", "csv"},
       {"report", path, path, path, "-o", dir + "/report.html"},
       {"symbolize", path, "-o", dir + "/named"},
   };

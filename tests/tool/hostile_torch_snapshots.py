@@ -167,7 +167,7 @@ def main():
       "memo_gap": (b"\x80\x04]r\xff\xff\xff\xff.", "comes before smaller ones"),
       "memo_unknown": (b"\x80\x04j\xff\xff\xff\xff.", "the memo has no number 4294967295"),
       "list_in_itself": (b"\x80\x04]\x94h\0a.", "in use already"),
-      "dictionary_in_itself": (b"\x80\x04}\x94X\1\0\0\0ah\0s.", "in use already"),
+      "dictionary_in_itself": (b"\x80\x04}\x94X\1\0\0\0ah\0s.", "not a snapshot"),
       "list_in_tuple_in_itself": (b"\x80\x04]\x94h\0\x85a.", "in use already"),
       "changed_after_use": (b"\x80\x04]]\x94ah\0K\x01a.", "in use already"),
       "long_text": (b"\x80\x04X\xff\xff\xff\xffabc", "a text has 4294967295 bytes"),

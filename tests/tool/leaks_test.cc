@@ -377,7 +377,7 @@ TEST(Leaks, AgesAreKnownByTheSamplesAndNotByAComment) {
     ASSERT_EQ(RunTool(With({"report", "-o", page}, dumps)).exit_code, 0);
     std::ifstream file(page);
     const std::string html{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-    EXPECT_EQ(ReportData(html)["growth"]["sites"][0]["verdict"], "leak");
+    EXPECT_EQ(ReportData(html)["findings"][0]["code"], "LEAK");
   }
   // The sample of one dump that has no ages does not count as one without buffers.
   ProfileMaker maker({{"inuse_objects", "count"}, {"inuse_space", "bytes"}});

@@ -101,8 +101,7 @@ TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   EXPECT_THAT(RunTool({"convert", "--to", "csv", two}).out, HasSubstr("main;llm::Attention"));
   EXPECT_THAT(RunTool({"convert", "--to", "csv", two}).out, HasSubstr(two + ","))
       << "a table of samples, not of events";
-  EXPECT_EQ(RunTool({"report", one, two, file, "-o", file + ".html"}).exit_code, 0);
-  EXPECT_EQ(RunTool({"report", two, "--base", one, "-o", file + ".html"}).exit_code, 0);
+  EXPECT_EQ(RunTool({"report", one, two, "-o", file + ".html"}).exit_code, 0);
   EXPECT_EQ(RunTool({"symbolize", two, "-o", file + ".named"}).exit_code, 0);
   EXPECT_EQ(ToolJson({"leaks", file + "@0.5", one, two, "--fail-over", "1GiB"})["source"]["profiles"], 3);
   const CommandResult dump = RunTool({"dump", two, "-o", file + ".pb.gz"});
@@ -218,7 +217,7 @@ TEST(Moment, DamageIsReported) {
   EXPECT_THAT(explain.out, HasSubstr("INCOMPLETE  the data are not complete: the last "));
   const CommandResult result = RunTool({"dump", file, "-o", file + ".pb.gz"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("are not a whole block, so the recording ends at byte"));
+  EXPECT_THAT(result.err, HasSubstr("do not begin with a whole block, so the recording ends at byte"));
   EXPECT_THAT(result.err, HasSubstr(file + ": the recording is incomplete; the last events may be missing"));
 }
 
@@ -330,10 +329,37 @@ TEST(ControlCommand, RefusesAWrongSize) {
   }
 }
 
-std::vector<nlohmann::json> Rows(const std::string& ndjson) {
+// Returns the rows of a CSV file as objects. An empty cell is null; whole numbers are numbers.
+std::vector<nlohmann::json> Rows(const std::string& csv) {
+  std::vector<std::vector<std::string>> lines = {{""}};
+  bool is_quoted = false;
+  for (size_t i = 0; i < csv.size(); ++i) {
+    if (csv[i] == '"' && is_quoted && csv.substr(i + 1, 1) == "\"") {
+      lines.back().back() += csv[i++];
+    } else if (csv[i] == '"') {
+      is_quoted = !is_quoted;
+    } else if (csv[i] == ',' && !is_quoted) {
+      lines.back().emplace_back();
+    } else if (csv[i] == '\n') {
+      lines.push_back({""});
+    } else {
+      lines.back().back() += csv[i];
+    }
+  }
+  lines.pop_back();
   std::vector<nlohmann::json> rows;
-  std::istringstream lines(ndjson);
-  for (std::string line; std::getline(lines, line);) rows.push_back(nlohmann::json::parse(line, nullptr, false));
+  for (size_t line = 1; line < lines.size(); ++line) {
+    EXPECT_EQ(lines[line].size(), lines[0].size()) << line;
+    nlohmann::json& row = rows.emplace_back();
+    for (const std::string& column : lines[0]) row[column] = nullptr;
+    for (size_t i = 0; i < std::min(lines[line].size(), lines[0].size()); ++i) {
+      const std::string& cell = lines[line][i];
+      const bool is_number = cell.find_first_not_of("0123456789", cell[0] == '-' ? 1 : 0) == std::string::npos;
+      if (cell.empty()) continue;
+      if (is_number) row[lines[0][i]] = std::stoll(cell);
+      if (!is_number) row[lines[0][i]] = cell;
+    }
+  }
   return rows;
 }
 
@@ -341,18 +367,16 @@ TEST(Tables, HaveEachEventOnce) {
   const std::string file = ScratchDir() + "/load.hbmrec";
   MadeLoad load;
   load.events = 3000;
-  load.pool = true;
   load.burst = true;
   ASSERT_TRUE(MakeRecording(file, load).ok());
-  const CommandResult result = RunTool({"convert", file, "--to", "ndjson"});
-  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const CommandResult csv = RunTool({"convert", file, "--to", "csv"});
+  ASSERT_EQ(csv.exit_code, 0) << csv.err;
   auto reader = *hbmprof::internal::RecordingReader::Open(file);
   int64_t events = 0;
   int64_t in_use = 0;
   int64_t last_in_use = 0;
   int64_t failed = 0;
-  for (const nlohmann::json& row : Rows(result.out)) {
-    ASSERT_TRUE(row.is_object());
+  for (const nlohmann::json& row : Rows(csv.out)) {
     if (row["thread"].is_null()) continue;  // of the driver or a counter
     ++events;
     if (row["event"] == "failed") failed += row["bytes"].get<int64_t>();
@@ -363,12 +387,9 @@ TEST(Tables, HaveEachEventOnce) {
   EXPECT_EQ(in_use, last_in_use);
   EXPECT_EQ(failed, int64_t{40} << 30);
 
-  const CommandResult csv = RunTool({"convert", file, "--to", "csv"});
   EXPECT_EQ(csv.out.substr(0, csv.out.find('\n')),
             "time_ns,time,event,bytes,change,in_use,id,thread,device,space,kind,site,allocator,pool,name,tags,host,"
             "process");
-  EXPECT_EQ(std::count(csv.out.begin(), csv.out.end(), '\n'),
-            std::count(result.out.begin(), result.out.end(), '\n') + 1);
   const CommandResult to_file = RunTool({"convert", file, "--to", "csv", "-o", file + ".csv"});
   EXPECT_EQ(to_file.exit_code, 0) << to_file.err;
   std::ifstream written(file + ".csv");
@@ -386,7 +407,7 @@ TEST(Tables, EqualThoseOfAnIndependentReader) {
   const CommandResult independent = RunCommand({"python3", HBMPROF_READ_RECORDING, file});
   ASSERT_EQ(independent.exit_code, 0) << independent.err;
   std::string lines = "time_ns,event,bytes,id,thread,site\n";
-  const CommandResult table = RunTool({"convert", file, "--to", "ndjson"});
+  const CommandResult table = RunTool({"convert", file, "--to", "csv"});
   for (const nlohmann::json& row : Rows(table.out)) {
     if (row["thread"].is_null()) continue;  // of the driver or a counter
     const auto cell = [&](const char* column) {
@@ -410,16 +431,16 @@ TEST(Tables, HaveTheSamplesOfProfiles) {
     files.push_back(dir + "/" + std::to_string(i) + ".pb.gz");
     maker.Write(files.back());
   }
-  const CommandResult ndjson = RunTool({"convert", files[0], files[1], "--to", "ndjson"});
-  ASSERT_EQ(ndjson.exit_code, 0) << ndjson.err;
-  const std::vector<nlohmann::json> rows = Rows(ndjson.out);
+  const CommandResult both = RunTool({"convert", files[0], files[1], "--to", "csv"});
+  ASSERT_EQ(both.exit_code, 0) << both.err;
+  const std::vector<nlohmann::json> rows = Rows(both.out);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1]["host"], "node-1");
   EXPECT_EQ(rows[1]["process"], 42);
   EXPECT_EQ(rows[1]["time"], "2023-11-14T22:13:21.123456Z");
   EXPECT_EQ(rows[1]["stack"], "main;f,\"quoted\"");
   EXPECT_EQ(rows[1]["name"], "f,\"quoted\"");
-  EXPECT_EQ(rows[1]["labels"], nlohmann::json({{"model", "base"}}));
+  EXPECT_EQ(rows[1]["labels"], "{\"model\":\"base\"}");
   EXPECT_EQ(rows[1]["inuse_space"], 1001);
   const CommandResult csv = RunTool({"convert", files[0], "--to", "csv"});
   EXPECT_THAT(csv.out, HasSubstr("file,time,host,process,device,kind,allocator,name,where,stack,labels,inuse_objects,"
@@ -464,7 +485,10 @@ std::vector<nlohmann::json> Answers(const std::string& dir, const std::string& p
       program;
   const CommandResult result = RunCommand({"python3", "-c", all, HBMPROF_TABLES_PAGE}, {kPythonPath}, {dir, 100});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  return Rows(result.out);
+  std::vector<nlohmann::json> answers;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) answers.push_back(nlohmann::json::parse(line, nullptr, false));
+  return answers;
 }
 
 constexpr char kInDuckDb[] = R"(

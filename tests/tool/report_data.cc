@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 namespace hbmprof_test {
 
 std::string Between(const std::string& text, const std::string& begin, const std::string& end) {
@@ -18,21 +20,12 @@ nlohmann::json ReportData(const std::string& html) {
   return data;
 }
 
-std::vector<int64_t> SeriesValues(int64_t unit, const std::string& text) {
-  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+std::vector<int64_t> SeriesValues(const std::string& text) {
   std::vector<int64_t> values;
   int64_t value = 0;
-  uint64_t sum = 0;
-  int shift = 0;
-  for (const char c : text) {
-    const uint64_t digit = digits.find(c);
-    sum |= (digit & 31) << shift;
-    shift += 5;
-    if ((digit & 32) != 0) continue;
-    value += (sum & 1) != 0 ? -static_cast<int64_t>(sum >> 1) : static_cast<int64_t>(sum >> 1);
-    values.push_back(value * unit);
-    sum = 0;
-    shift = 0;
+  std::istringstream differences(text);
+  for (std::string difference; std::getline(differences, difference, ',');) {
+    values.push_back(value += std::stoll(difference));
   }
   return values;
 }

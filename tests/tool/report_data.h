@@ -16,7 +16,7 @@ std::string Between(const std::string& text, const std::string& begin, const std
 nlohmann::json ReportData(const std::string& html);
 
 // Returns the values of a series of the data.
-std::vector<int64_t> SeriesValues(int64_t unit, const std::string& text);
+std::vector<int64_t> SeriesValues(const std::string& text);
 
 }  // namespace hbmprof_test
 

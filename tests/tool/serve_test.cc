@@ -294,7 +294,7 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"symbolize", url, "-o", file("symbolized")},
                                                     {"symbolize", url, url, "-o", folder},
                                                     {"report", url, "-o", file("report.html")},
-                                                    {"report", url, url, "--base=" + url, "-o", file("several.html")},
+                                                    {"report", url, url, "-o", file("several.html")},
                                                     {"report", url, "-o", url},
                                                     {"explain", url},
                                                     {"timeline", url},
@@ -314,7 +314,7 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"help", url},
                                                     {"ps", url},
                                                     {"ps", "--socket-dir", url}};
-  for (const char* format : {"births", "ndjson", "csv", "perfetto", "memory_viz", "xplane"}) {
+  for (const char* format : {"births", "csv", "perfetto", "memory_viz", "xplane"}) {
     commands.push_back({"convert", url, "--to", format, "-o", file(format)});
   }
   return commands;

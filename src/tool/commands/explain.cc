@@ -70,24 +70,24 @@ absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& proc
 }
 
 absl::Status JudgeRecording(const ExplainOptions& options, const std::string& path, Answers& answers) {
-  ASSIGN_OR_RETURN(const std::unique_ptr<RecordedStates> recorded, ReadRecorded("explain", path, kJudgedStates));
+  ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("explain", path));
   Subject subject = {path, SourcesText({path})};
   int64_t failed = 0;
   RecordedEvent last;
-  RecordingCursor cursor(*recorded->reader);
+  RecordingCursor cursor(*recorded.reader);
   for (RecordedEvent event; cursor.Next(&event);) {
     if (event.kind != RecordedKind::kFailed) continue;
     ++failed;
     last = event;
   }
   if (failed > 0) {
-    const RecordingTables& tables = recorded->reader->tables();
+    const RecordingTables& tables = recorded.reader->tables();
     subject.failures = Cat(failed, failed == 1 ? " allocation" : " allocations", " failed; the last one of ",
                            last.bytes > 0 ? Bytes(last.bytes) : "unknown size", " after ",
                            FormatSeconds(static_cast<double>(Minus(last.time, tables.start_time)) / 1e9));
     subject.next_of_failures = Cat("hbmprof top ", SourcesText({path + "@oom"}));
   }
-  return Judge(options, std::move(recorded->states), std::move(subject), answers);
+  return Judge(options, std::move(recorded.states), std::move(subject), answers);
 }
 
 absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::string>& files, Answers& answers) {

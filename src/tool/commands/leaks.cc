@@ -99,8 +99,8 @@ absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
   if (process.has_value()) WaitForAges("leaks", {*process});
   if (!IsRecordingFile(options.files[0])) return ReadProfiles(options.files);
-  ASSIGN_OR_RETURN(std::unique_ptr<RecordedStates> recorded, ReadRecorded("leaks", options.files[0], kJudgedStates));
-  return std::move(recorded->states);
+  ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("leaks", options.files[0]));
+  return std::move(recorded.states);
 }
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {

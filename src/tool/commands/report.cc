@@ -11,7 +11,6 @@ namespace {
 struct ReportOptions : ViewOptions {
   std::vector<std::string> files;
   std::string output;
-  std::string base;
   std::string per;
   bool json = false;
 };
@@ -19,35 +18,21 @@ struct ReportOptions : ViewOptions {
 absl::StatusOr<int> RunReport(ReportOptions& options) {
   RETURN_IF_ERROR(CheckFileJson(options.output, options.json));
   if (options.output.empty()) options.output = NewFileFor(options.files.back(), ".html");
-  std::vector<std::string> paths = options.files;
-  const bool has_base = !options.base.empty();
-  if (has_base && IsRecordingFile(options.base)) {
-    return InvalidArgument("--base ", options.base, ": a recording cannot be the base; give a moment of it, such as ",
-                           options.base, "@10s");
+  const std::vector<std::string>& paths = options.files;
+  const auto recording = absl::c_find_if(paths, &IsRecordingFile);
+  if (recording != paths.end() && paths.size() > 1) {
+    return InvalidArgument(*recording, ": a report shows one recording, or profiles; a moment of a recording, such as ",
+                           *recording, "@10s, is a profile");
   }
-  const auto first_recording =
-      std::stable_partition(paths.begin(), paths.end(), [](const std::string& path) { return !IsRecordingFile(path); });
-  const std::vector<std::string> recordings(first_recording, paths.end());
-  paths.erase(first_recording, paths.end());
-  if (recordings.size() > 1) {
-    return InvalidArgument(recordings[0], " and ", recordings[1], ": a report shows one recording");
-  }
-  if (has_base && paths.empty()) {
-    return InvalidArgument("--base ", options.base, ": a recording is not compared with a base; give also a profile");
-  }
-  if (has_base) paths.insert(paths.begin(), options.base);
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(paths)));
-  RETURN_IF_ERROR(CheckIsNoInput(options.output, recordings));
-  std::unique_ptr<RecordedStates> recorded;
-  if (!recordings.empty()) {
-    ASSIGN_OR_RETURN(recorded, ReadRecorded("report", recordings[0], paths.empty() ? kJudgedStates : 1));
+  std::string page;
+  if (recording != paths.end()) {
+    ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("report", *recording));
+    ASSIGN_OR_RETURN(page, ReportPage(std::move(recorded.states), recorded.reader.get(), options, options.per));
+  } else {
+    ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(paths));
+    ASSIGN_OR_RETURN(page, ReportPage(std::move(profiles), nullptr, options, options.per));
   }
-  std::optional<ProfileSet> profiles;
-  if (!paths.empty()) {
-    ASSIGN_OR_RETURN(profiles, ReadProfiles(paths));
-  }
-  ASSIGN_OR_RETURN(const std::string page,
-                   ReportPage(std::move(profiles), has_base, recorded.get(), options, options.per));
   RETURN_IF_ERROR(WriteOutput(options.output, page));
   PrintFile(options.output, page.size(), options.json, ": open it in a browser");
   return kSuccess;
@@ -60,11 +45,10 @@ Command AddReportCommand(CLI::App& tool) {
   auto options = std::make_shared<ReportOptions>();
   arguments
       ->add_option("SOURCE", options->files,
-                   "Dumps of one program, a process or a recording; the last dump is compared with the first")
+                   "Dumps of one program (the last is compared with the first), a process, or a recording")
       ->required();
   arguments->add_option("-o,--output", options->output,
                         "The page; - is standard output. Default: a new file in this folder");
-  arguments->add_option("--base", options->base, "Compare the last dump with this profile instead of the first dump");
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   arguments->add_flag("--json", options->json, kJsonHelp);
   AddViewOptions(*arguments, *options);

@@ -1,18 +1,22 @@
 // `hbmprof timeline`: memory over time, from a recording.
+#include "src/tool/recording/timeline.h"
+
 #include <unistd.h>
 
 #include "src/tool/commands/command.h"
+#include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/recording/timeline_data.h"
+#include "src/tool/util/listing.h"
 
 namespace hbmprof::tool {
 namespace {
 
-struct TimelineCommandOptions : TimelineOptions {
+struct TimelineCommandOptions {
   std::string file;
-  size_t rows = 0;  // 0: as many as fit
+  std::string memory;
+  size_t rows = 0;  // 0: a chart
+  size_t sites = 5;
   bool json = false;
-  bool exact = false;
   bool own = true;
   std::vector<std::string> known;
 };
@@ -23,89 +27,101 @@ constexpr size_t kChartHeight = 10;
 double InSeconds(int64_t nanos) { return static_cast<double>(nanos) / 1e9; }
 std::string Seconds(int64_t nanos) { return FormatSeconds(InSeconds(nanos)); }
 
-std::string MarkText(const Timeline::Mark& mark, bool exact) {
-  if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
-  if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
-  // The size is 0 if it is not known.
-  const std::string size = mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes, exact));
-  return Cat("out of memory", size, mark.memory.empty() ? "" : " of ", mark.memory);
+struct Holder {
+  std::string function;
+  std::string where;
+  int64_t bytes = 0;
+  int64_t count = 0;
+};
+// Returns the functions that hold the memory at its peak, the largest first.
+std::vector<Holder> HoldersOf(const OpenedRecording& recording, const Timeline::Memory& memory) {
+  const SiteTotals totals(recording.reader->tables());
+  std::map<std::pair<std::string, std::string>, Holder> sums;
+  for (const Timeline::AtPeak& at_peak : memory.at_peak) {
+    const RecordedStacks::Frame& frame = recording.stacks.own_frame(totals.stack_of(at_peak.row));
+    Holder& holder =
+        sums.try_emplace({frame.name, frame.Position()}, Holder{frame.name, frame.Position()}).first->second;
+    AddTo(holder.bytes, at_peak.bytes);
+    AddTo(holder.count, at_peak.count);
+  }
+  std::vector<Holder> holders;
+  for (auto& [key, holder] : sums) holders.push_back(std::move(holder));
+  absl::c_stable_sort(holders, [](const Holder& a, const Holder& b) { return a.bytes > b.bytes; });
+  return holders;
 }
 
-std::string Optional(std::optional<int64_t> value, bool exact) {
-  return value.has_value() ? Bytes(*value, exact) : "-";
+std::string HolderTable(const std::vector<Holder>& holders, size_t wanted, int64_t peak) {
+  if (holders.empty()) return "";
+  Table table("rrll");
+  table.Add({"at the peak", "share", "function", "where"});
+  const size_t shown = ShownOf(wanted, holders.size());
+  for (size_t i = 0; i < shown; ++i) {
+    const Holder& holder = holders[i];
+    table.Add({Bytes(holder.bytes), FormatPercent(holder.bytes, peak), holder.function, holder.where});
+  }
+  return table.Text(TerminalColumns()) + MoreRows(shown, holders.size(), "--sites");
 }
 
-std::string Summary(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak, exact), " at ", Seconds(memory.peak_time), ", in use ",
-                     Bytes(memory.end_in_use, exact), " at ", Seconds(timeline.duration),
-                     memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit, exact)) : "")) +
+std::string Summary(const Timeline& timeline, const Timeline::Memory& memory) {
+  return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak), " at ", Seconds(memory.peak_time), ", in use ",
+                     Bytes(memory.in_use.back()), " at ", Seconds(timeline.duration),
+                     memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit)) : "")) +
          "\n";
 }
 
-std::string HolderTable(const Timeline::Memory& memory, bool exact) {
-  if (memory.holders.empty()) return "";
-  Table table("rrll");
-  table.Add({"at the peak", "share", "function", "where"});
-  for (const FunctionSum& holder : memory.holders) {
-    table.Add({Bytes(holder.bytes, exact), FormatPercent(holder.bytes, memory.peak), holder.function, holder.position});
-  }
-  return table.Text(TerminalColumns()) + MoreRows(memory.holders.size(), memory.holder_count, "--sites");
+std::string MarkText(const Timeline::Mark& mark) {
+  if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
+  if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
+  return Cat("out of memory", mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes)), " of ", mark.memory);
 }
 
-std::string MarksOf(const Timeline& timeline, size_t interval, bool exact) {
-  std::string text;
-  size_t count = 0;
-  for (const Timeline::Mark& mark : timeline.marks) {
-    if (timeline.IntervalOf(mark.time) != interval) continue;
-    if (++count <= 2) text += Cat(text.empty() ? "" : "; ", MarkText(mark, exact));
-  }
-  return count > 2 ? Cat(text, "; ", count - 2, " more") : text;
+template <typename Values>
+bool HasAny(const Values& values) {
+  return absl::c_any_of(values, [](const auto& value) { return value != typename Values::value_type(); });
 }
 
-std::string Rows(const Timeline& timeline, const Timeline::Memory& memory, bool exact) {
-  const bool has_idle =
-      absl::c_any_of(memory.intervals, [](const Timeline::Interval& interval) { return interval.idle != 0; });
-  const bool has_driver = absl::c_any_of(
-      memory.intervals, [](const Timeline::Interval& interval) { return interval.driver_in_use.has_value(); });
-  std::vector<std::string> heading = {"from", "in use", "peak", "limit"};
+std::string Rows(const Timeline& timeline, const Timeline::Memory& memory) {
+  const bool has_idle = HasAny(memory.idle);
+  const bool has_driver = HasAny(memory.driver_in_use);
+  std::vector<std::string> heading = {"time", "in use", "highest"};
   if (has_idle) heading.emplace_back("pool idle");
   if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
-  heading.insert(heading.end(), memory.groups.begin(), memory.groups.end());
   std::string columns(heading.size(), 'r');
   heading.emplace_back("marks");
   columns.push_back('l');
   Table table(std::move(columns));
   table.Add(std::move(heading));
-  const auto bytes = [exact](int64_t value) { return Bytes(value, exact); };
-  for (size_t i = 0; i < memory.intervals.size(); ++i) {
-    const Timeline::Interval& interval = memory.intervals[i];
-    const double from =
-        static_cast<double>(timeline.duration) * static_cast<double>(i) / static_cast<double>(memory.intervals.size());
-    std::vector<std::string> cells = {Seconds(static_cast<int64_t>(from)), bytes(interval.in_use), bytes(interval.peak),
-                                      Optional(interval.limit, exact)};
-    if (has_idle) cells.push_back(bytes(interval.idle));
-    if (has_driver) {
-      cells.push_back(Optional(interval.driver_in_use, exact));
-      cells.push_back(Optional(interval.unaccounted, exact));
+  const auto optional = [](std::optional<int64_t> value) { return value.has_value() ? Bytes(*value) : "-"; };
+  for (size_t i = 0; i < timeline.times.size(); ++i) {
+    std::vector<std::string> cells = {Seconds(timeline.times[i]), Bytes(memory.in_use[i]), Bytes(memory.high[i])};
+    if (has_idle) cells.push_back(Bytes(memory.idle[i]));
+    if (has_driver) cells.insert(cells.end(), {optional(memory.driver_in_use[i]), optional(memory.unaccounted[i])});
+    std::string marks;
+    for (const Timeline::Mark& mark : timeline.marks) {
+      if (mark.instant == i) marks += Cat(marks.empty() ? "" : "; ", MarkText(mark));
     }
-    for (const int64_t group : interval.groups) cells.push_back(bytes(group));
-    cells.push_back(MarksOf(timeline, i, exact));
+    cells.push_back(std::move(marks));
     table.Add(std::move(cells));
   }
   return table.Text();
 }
 
-// A chart of the bytes in use. Each column is one interval.
+// A chart of the bytes in use. Each column is an interval of the timeline.
 class Chart {
  public:
-  Chart(const Timeline& timeline, const Timeline::Memory& memory) : timeline_(timeline), memory_(memory) {
-    for (const Timeline::Interval& interval : memory.intervals) {
-      top_ = std::max({top_, interval.in_use, interval.driver_in_use.value_or(0)});
+  Chart(const Timeline& timeline, const Timeline::Memory& memory, size_t width)
+      : timeline_(timeline), memory_(memory), high_(width), driver_(width) {
+    for (size_t i = 0; i < timeline.times.size(); ++i) {
+      const int64_t from = i == 0 ? 0 : timeline.times[i - 1];
+      const size_t column = ColumnOf(from + (timeline.times[i] - from) / 2);
+      high_[column] = std::max(high_[column], memory.high[i]);
+      driver_[column] = memory.driver_in_use[i].value_or(0);
+      top_ = std::max({top_, memory.high[i], driver_[column]});
     }
     // The limit is shown only if it is at most twice the highest value.
-    for (const Timeline::Interval& interval : memory.intervals) {
-      if (interval.limit.value_or(0) <= 2 * top_) top_ = std::max(top_, interval.limit.value_or(0));
-    }
+    if (memory.limit.value_or(0) > 2 * top_) return;
+    limit_ = memory.limit.value_or(0);
+    top_ = std::max(top_, limit_);
   }
 
   std::string Text() const {
@@ -114,9 +130,10 @@ class Chart {
       const bool has_label = row + 1 == kChartHeight || row == 0;
       std::string label = has_label ? Bytes(row == 0 ? 0 : top_) : "";
       label.insert(0, kLabelWidth - std::min(kLabelWidth, label.size()), ' ');
-      text += label + (has_utf8_ ? " \u2524" : " |");
-      for (size_t i = 0; i < memory_.intervals.size(); ++i) text += Cell(i, row);
-      text += '\n';
+      label += has_utf8_ ? " \u2524" : " |";
+      for (size_t column = 0; column < high_.size(); ++column) label += Cell(column, row);
+      absl::StripTrailingAsciiWhitespace(&label);
+      text += label + '\n';
     }
     return text + MarkLine();
   }
@@ -125,39 +142,39 @@ class Chart {
   static constexpr size_t kMargin = kLabelWidth + 3;
 
  private:
+  size_t ColumnOf(int64_t time) const {
+    if (timeline_.duration == 0) return 0;
+    const double part = static_cast<double>(time) / static_cast<double>(timeline_.duration);
+    return std::min(high_.size() - 1, static_cast<size_t>(part * static_cast<double>(high_.size())));
+  }
   // Returns the height of `bytes` in the chart, in eighths of a row.
   size_t Eighths(int64_t bytes) const {
     if (top_ <= 0 || bytes <= 0) return 0;
     const double part = static_cast<double>(bytes) / static_cast<double>(top_);
     return std::max<size_t>(1, static_cast<size_t>(part * static_cast<double>(8 * kChartHeight) + 0.5));
   }
+  bool IsInRow(int64_t bytes, size_t row) const { return bytes > 0 && (Eighths(bytes) - 1) / 8 == row; }
 
-  std::string Cell(size_t number, size_t row) const {
-    const Timeline::Interval& interval = memory_.intervals[number];
-    const size_t filled = Eighths(interval.in_use);
-    const bool is_limit = interval.limit.has_value() && *interval.limit <= top_ && RowOf(*interval.limit) == row;
-    const bool is_driver = interval.driver_in_use.has_value() && RowOf(*interval.driver_in_use) == row;
+  std::string Cell(size_t column, size_t row) const {
+    const size_t filled = Eighths(high_[column]);
     if (filled <= 8 * row) {
-      if (is_limit) return Colored(has_utf8_ ? "\u2500" : "-", Tone::kGrowth);
-      return is_driver ? Colored(has_utf8_ ? "\u00b7" : ".", Tone::kWarning) : " ";
+      if (IsInRow(limit_, row)) return Colored(has_utf8_ ? "\u2500" : "-", Tone::kGrowth);
+      return IsInRow(driver_[column], row) ? Colored(has_utf8_ ? "\u00b7" : ".", Tone::kWarning) : " ";
     }
-    const size_t eighths = std::min<size_t>(8, filled - 8 * row);
-    const bool is_peak = number == timeline_.IntervalOf(memory_.peak_time);
-    return Colored(BarOf(eighths), is_peak ? Tone::kGrowth : Tone::kPlain);
+    const Tone tone = column == ColumnOf(memory_.peak_time) ? Tone::kGrowth : Tone::kPlain;
+    return Colored(BarOf(std::min<size_t>(8, filled - 8 * row)), tone);
   }
-
-  size_t RowOf(int64_t bytes) const { return bytes <= 0 ? 0 : (Eighths(bytes) - 1) / 8; }
 
   // P: the peak. D: a profile. X: an allocation failed. If a column has several marks, X is shown before D, and D
   // before P.
   std::string MarkLine() const {
-    std::string marks(memory_.intervals.size(), ' ');
-    marks[timeline_.IntervalOf(memory_.peak_time)] = 'P';
+    std::string marks(high_.size(), ' ');
+    marks[ColumnOf(memory_.peak_time)] = 'P';
     for (const auto kind : {Timeline::MarkKind::kProfile, Timeline::MarkKind::kFailed}) {
       for (const Timeline::Mark& mark : timeline_.marks) {
         const bool is_other = !mark.memory.empty() && mark.memory != memory_.name;
         if (mark.kind != kind || is_other) continue;
-        marks[timeline_.IntervalOf(mark.time)] = kind == Timeline::MarkKind::kProfile ? 'D' : 'X';
+        marks[ColumnOf(mark.time)] = kind == Timeline::MarkKind::kProfile ? 'D' : 'X';
       }
     }
     const std::string margin(kMargin - 1, ' ');
@@ -165,7 +182,7 @@ class Chart {
     line.erase(line.find_last_not_of(' ') + 1);
     const std::string end = Seconds(timeline_.duration);
     std::string axis = margin + "0 s";
-    const size_t width = kMargin - 1 + memory_.intervals.size();
+    const size_t width = kMargin - 1 + high_.size();
     if (width > axis.size() + end.size()) axis += std::string(width - axis.size() - end.size(), ' ') + end;
     return Cat(line, "\n", axis, "\n");
   }
@@ -173,93 +190,101 @@ class Chart {
   const Timeline& timeline_;
   const Timeline::Memory& memory_;
   const bool has_utf8_ = IsUtf8Locale();
+  std::vector<int64_t> high_, driver_;  // by column
   int64_t top_ = 0;
+  int64_t limit_ = 0;  // 0: not shown
 };
 
-// Prints as many marks as fit below `lines` lines of the terminal: those of failed allocations first.
-void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines, bool exact) {
+// Prints as many marks as fit below `lines` lines of the terminal, or 20: those of failed allocations first.
+void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines) {
   const size_t all = marks.size();
-  const size_t left = TerminalRows() - std::min(TerminalRows(), lines + 1);  // one line is for the prompt
-  if (TerminalRows() != 0 && all > left) {
+  const size_t rows = TerminalRows() == 0 ? lines + 21 : TerminalRows();
+  const size_t left = rows - std::min(rows, lines + 1);  // one line is for the prompt
+  if (all > left) {
     const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
     std::stable_partition(marks.begin(), marks.end(), is_failed);
     marks.resize(left - std::min<size_t>(left, 1));
     absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
   }
-  for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark, exact), "\n"));
+  for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark), "\n"));
   if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
 }
 
-Json ToJson(const Timeline& timeline) {
-  Json json;
-  json["version"] = kJsonVersion;
-  json["start"] = FormatTime(timeline.start_unix_nanos);
-  json["start_unix_nanos"] = timeline.start_unix_nanos;
-  json["seconds"] = InSeconds(timeline.duration);
-  json["events"] = timeline.events;
-  json["memories"] = Json::array();
-  const auto value_or_null = [](std::optional<int64_t> value) { return value.has_value() ? Json(*value) : Json(); };
-  for (const Timeline::Memory& memory : timeline.memories) {
-    Json& entry = json["memories"].emplace_back();
-    entry["name"] = memory.name;
-    entry["in_use"] = memory.end_in_use;
-    entry["peak"] = memory.peak;
-    entry["peak_seconds"] = InSeconds(memory.peak_time);
-    entry["limit"] = value_or_null(memory.limit);
-    entry["at_peak"] = Json::array();
-    for (const FunctionSum& holder : memory.holders) {
-      entry["at_peak"].push_back({{"function", holder.function},
-                                  {"where", holder.position},
-                                  {"bytes", holder.bytes},
-                                  {"count", holder.count}});
-    }
-    if (!memory.groups.empty()) entry["groups"] = memory.groups;
-    entry["intervals"] = Json::array();
-    for (const Timeline::Interval& interval : memory.intervals) {
-      Json& row = entry["intervals"].emplace_back();
-      row["in_use"] = interval.in_use;
-      row["pool_idle"] = interval.idle;
-      row["peak"] = interval.peak;
-      row["limit"] = value_or_null(interval.limit);
-      row["driver_in_use"] = value_or_null(interval.driver_in_use);
-      row["unaccounted"] = value_or_null(interval.unaccounted);
-      if (!memory.groups.empty()) row["groups"] = interval.groups;
-    }
+template <typename Values>
+Json ListOf(const Values& values) {
+  Json list = Json::array();
+  for (const std::optional<int64_t> value : values) list.push_back(value.has_value() ? Json(*value) : Json());
+  return list;
+}
+
+Json MemoryJson(const OpenedRecording& recording, const Timeline::Memory& memory, size_t sites) {
+  Json json = {{"name", memory.name},
+               {"in_use", memory.in_use.back()},
+               {"peak", memory.peak},
+               {"peak_seconds", InSeconds(memory.peak_time)},
+               {"limit", memory.limit.has_value() ? Json(*memory.limit) : Json()}};
+  const std::vector<Holder> holders = HoldersOf(recording, memory);
+  Json& at_peak = json["at_peak"] = Json::array();
+  for (size_t i = 0; i < ShownOf(sites, holders.size()); ++i) {
+    const Holder& holder = holders[i];
+    at_peak.push_back(
+        {{"function", holder.function}, {"where", holder.where}, {"bytes", holder.bytes}, {"count", holder.count}});
   }
-  json["marks"] = Json::array();
-  for (const Timeline::Mark& mark : timeline.marks) {
-    const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
-    const char* const kind = is_failed ? "failed" : mark.kind == Timeline::MarkKind::kReport ? "report" : "profile";
-    json["marks"].push_back({{"seconds", InSeconds(mark.time)}, {"kind", kind}});
-    if (!is_failed) json["marks"].back()["name"] = mark.name;
-    if (is_failed) json["marks"].back()["bytes"] = mark.bytes;
-    if (!mark.memory.empty()) json["marks"].back()["memory"] = mark.memory;
+  Json& course = json["course"] = {{"in_use", ListOf(memory.in_use)}, {"highest", ListOf(memory.high)}};
+  if (HasAny(memory.idle)) course["pool_idle"] = ListOf(memory.idle);
+  if (HasAny(memory.driver_in_use)) {
+    course["driver_in_use"] = ListOf(memory.driver_in_use);
+    course["unaccounted"] = ListOf(memory.unaccounted);
   }
   return json;
 }
 
-absl::StatusOr<int> RunTimeline(TimelineCommandOptions& options) {
-  ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
-  const bool is_chart = !options.json && options.rows == 0 && options.by.empty() && IsTerminal(STDOUT_FILENO);
-  if (options.rows != 0) options.intervals = options.rows;
-  if (is_chart) {
-    const size_t columns = TerminalColumns() == 0 ? 80 : TerminalColumns();
-    options.intervals = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+Json ToJson(const OpenedRecording& recording, const Timeline& timeline, size_t sites) {
+  const RecordingTables& tables = recording.reader->tables();
+  Json json = {{"version", kJsonVersion},
+               {"start", FormatTime(tables.start_unix_nanos)},
+               {"start_unix_nanos", tables.start_unix_nanos},
+               {"seconds", InSeconds(timeline.duration)},
+               {"events", recording.reader->event_count()}};
+  Json& instants = json["instants"] = Json::array();
+  for (const int64_t time : timeline.times) instants.push_back(InSeconds(time));
+  Json& memories = json["memories"] = Json::array();
+  for (const Timeline::Memory& memory : timeline.memories) memories.push_back(MemoryJson(recording, memory, sites));
+  Json& marks = json["marks"] = Json::array();
+  for (const Timeline::Mark& mark : timeline.marks) {
+    Json& entry = marks.emplace_back(Json{{"seconds", InSeconds(mark.time)}});
+    if (mark.kind == Timeline::MarkKind::kFailed) {
+      entry.update({{"kind", "failed"}, {"bytes", mark.bytes}, {"memory", mark.memory}});
+    } else {
+      entry.update({{"kind", mark.kind == Timeline::MarkKind::kReport ? "report" : "profile"}, {"name", mark.name}});
+    }
   }
-  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, recording.stacks, options));
+  return json;
+}
+
+absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
+  ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
+  const bool is_chart = !options.json && options.rows == 0;
+  const size_t columns = TerminalColumns() == 0 ? 80 : TerminalColumns();
+  const size_t width = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
+  TimelineOptions of_timeline;
+  of_timeline.memory = options.memory;
+  if (options.rows != 0) of_timeline.intervals = options.rows;
+  if (is_chart) of_timeline.intervals = width;
+  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, of_timeline));
   WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
-    Print(ToText(ToJson(timeline)));
+    Print(ToText(ToJson(recording, timeline, options.sites)));
     return kSuccess;
   }
   std::string text;
   for (const Timeline::Memory& memory : timeline.memories) {
-    text += (text.empty() ? "" : "\n") + Summary(timeline, memory, options.exact);
-    text += is_chart ? Chart(timeline, memory).Text() : Rows(timeline, memory, options.exact);
-    text += HolderTable(memory, options.exact);
+    text += (text.empty() ? "" : "\n") + Summary(timeline, memory);
+    text += is_chart ? Chart(timeline, memory, width).Text() : Rows(timeline, memory);
+    text += HolderTable(HoldersOf(recording, memory), options.sites, memory.peak);
   }
   PrintVisible(text);
-  if (is_chart) PrintMarks(timeline.marks, static_cast<size_t>(absl::c_count(text, '\n')), options.exact);
+  if (is_chart) PrintMarks(timeline.marks, static_cast<size_t>(absl::c_count(text, '\n')));
   return kSuccess;
 }
 
@@ -270,19 +295,16 @@ Command AddTimelineCommand(CLI::App& tool) {
   auto options = std::make_shared<TimelineCommandOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->memory, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
-  arguments->add_option("-b,--by", options->by,
-                        "Add columns of bytes: function, library, tag (sets of tags), or KEY (values of this tag)");
   arguments
       ->add_option("-n,--rows", options->rows,
-                   "Number of rows; each is an interval of the same length (default: 24; on a terminal: a chart)")
+                   "A table of this number of intervals of the same length instead of a chart")
       ->transform(WholeNumber(1, kMaxRows));
-  arguments->add_option("--sites", options->max_holders, "Functions to show at the peak (default: 5; 0: all)")
+  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
       ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_flag("--exact", options->exact, "Print bytes without rounding");
   arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
   AddKnownOption(*arguments, options->known);
-  arguments->footer("On a terminal, a chart: P marks the peak, D a profile, X an allocation that failed.");
+  arguments->footer("In the chart, P marks the peak, D a profile, X an allocation that failed.");
   return {arguments, [options] { return RunTimeline(*options); }, true};
 }
 

@@ -14,35 +14,30 @@ namespace hbmprof::tool {
 
 using internal::FileOutput;
 
-// A format, with one function or several for what it can be made from. The functions run on one thread at a time.
+// A format of recordings. The functions run on one thread at a time.
 struct Format {
   const char* name;
-  // Changes one profile.
-  absl::Status (*rewrite)(pprof::Profile& profile) = nullptr;
-  // Writes the samples of profiles, one profile after the other. Errors: those of ReadProfiles, ApplyView and `output`.
-  absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
-                                 FileOutput& output) = nullptr;
-
   // Writes a recording. Reads the events from the beginning, one or more times, and keeps the live buffers in memory,
   // but not the events. Errors: those of `output`; kResourceExhausted if the format cannot hold the recording.
-  absl::Status (*write_recording)(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                                  Progress& progress) = nullptr;
-  // Returns how many times write_recording reads all events. Null: once.
-  size_t (*passes)(const RecordingTables& tables) = nullptr;
-  bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
+  absl::Status (*write_recording)(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output);
+  // Writes the samples of profiles, one profile after the other. Null: the format has none. Errors: those of
+  // ReadProfiles, ApplyView and `output`.
+  absl::Status (*write_profiles)(const std::vector<std::string>& sources, const ViewOptions& options,
+                                 FileOutput& output) = nullptr;
   // The end of the name of the file, without -o. Null: text, for standard output.
   const char* suffix = nullptr;
+  bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
 };
 
 // What the writers of recordings have in common. totals_ begins with the values at the start of the recording.
 class RecordingConverter {
  public:
-  RecordingConverter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output, Progress& progress)
+  RecordingConverter(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output)
       : recording_(recording),
         tables_(recording.tables()),
         stacks_(stacks),
         output_(output),
-        cursor_(recording, &progress),
+        cursor_(recording),
         totals_(tables_) {}
 
  protected:
@@ -63,12 +58,11 @@ class RecordingConverter {
 
 // A write_recording that constructs a `Writer`, a RecordingConverter, of its arguments and calls Write().
 template <typename Writer>
-absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output,
-                       Progress& progress) {
-  return Writer(recording, stacks, output, progress).Write();
+absl::Status WriteWith(RecordingReader& recording, const RecordedStacks& stacks, FileOutput& output) {
+  return Writer(recording, stacks, output).Write();
 }
 
-extern const Format kCsvFormat, kNdjsonFormat, kXplaneFormat, kPerfettoFormat, kMemoryVizFormat;
+extern const Format kCsvFormat, kXplaneFormat, kPerfettoFormat, kMemoryVizFormat;
 
 }  // namespace hbmprof::tool
 

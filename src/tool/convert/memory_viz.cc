@@ -3,9 +3,9 @@
 // The viewer begins with the segments at the end of the recording and reads the events backwards. It stops if a live
 // block is in no segment at some instant. So a buffer that is in no segment of a pool gets a segment of its own.
 //
-// Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. As in
-// PyTorch's own files, such pieces are mapped and unmapped, and adjacent ones are one segment at the end: the viewer
-// joins them. It joins all that is mapped, so an account has either pieces only or none.
+// Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. So all
+// segments are written as pieces of such ones: they are mapped and unmapped, and adjacent ones are one segment at the
+// end, because the viewer joins all that is mapped.
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
@@ -75,10 +75,6 @@ class Pickle {
   uint32_t memo_size_ = 0;
 };
 
-bool HasSegments(const RecordingTables& tables) {
-  return absl::c_any_of(tables.sites, [](const auto& site) { return site.kind == MemoryKind::kPool; });
-}
-
 // The segments and blocks of one account, and the events that change them.
 class MemoryVizWriter : RecordingConverter {
  public:
@@ -94,18 +90,16 @@ class MemoryVizWriter : RecordingConverter {
         if (is_device == are_devices && (is_device || totals_.account(i).is_used)) accounts.push_back(i);
       }
     }
-    const std::vector<bool> has_pieces = FindPieces();
     std::vector<Trace> at_end;
     pickle_.Dict();
     pickle_.Text("device_traces");
     pickle_.List();
     for (const size_t account : accounts) {
       trace_ = Trace{account, totals_.account(account).in_use};
-      trace_.has_pieces = has_pieces[account];
       pickle_.List();
       if (totals_.account(account).is_used) RETURN_IF_ERROR(WriteTrace());
       pickle_.EndList();
-      if (trace_.has_pieces) JoinPieces(trace_.segments);
+      JoinPieces(trace_.segments);
       at_end.push_back(std::move(trace_));
     }
     pickle_.EndList();
@@ -156,9 +150,8 @@ class MemoryVizWriter : RecordingConverter {
     std::unordered_map<uint64_t, uint64_t> made_addresses;
     std::optional<int64_t> device_free;
     size_t entries = 0;
-    bool has_pieces = false;
-    // With pieces: what the change that is being written unmaps and maps. PyTorch unmaps parts of pieces, whose rest is
-    // a new piece of the recording: only the difference is written.
+    // What the change that is being written unmaps and maps. PyTorch unmaps parts of pieces, whose rest is a new piece
+    // of the recording: only the difference is written.
     Ranges ended;
     Ranges begun;
   };
@@ -169,44 +162,6 @@ class MemoryVizWriter : RecordingConverter {
     // The site of a failed allocation may be unknown; its id is the account.
     if (event.site < tables_.sites.size()) return AccountOf(tables_.sites[event.site]) == trace_.account;
     return event.kind == RecordedKind::kFailed && event.id == trace_.account;
-  }
-
-  // Returns, by account, whether a block reaches over the end of its segment into the next one.
-  std::vector<bool> FindPieces() {
-    std::vector<bool> found(totals_.account_count());
-    if (!HasSegments(tables_)) return found;
-    std::vector<Ranges> segments(found.size());
-    const auto begin = [&](uint64_t id, int64_t bytes, uint32_t site) {
-      const std::optional<uint64_t> address = internal::AddressOfBuffer(id);
-      if (!address.has_value() || bytes <= 0) return;
-      const size_t account = AccountOf(tables_.sites[site]);
-      Ranges& ranges = segments[account];
-      const uint64_t end = *address + static_cast<uint64_t>(bytes);
-      if (IsSegment(site)) {
-        ranges[*address] = end;
-        return;
-      }
-      const auto next = ranges.upper_bound(*address);
-      if (next == ranges.begin() || next == ranges.end()) return;
-      const uint64_t segment_end = std::prev(next)->second;
-      if (*address < segment_end && segment_end < end && next->first == segment_end) found[account] = true;
-    };
-    for (const bool are_segments : {true, false}) {
-      for (const RecordingTables::Live& live : tables_.live) {
-        if (IsSegment(live.site) == are_segments) begin(live.id, live.bytes, live.site);
-      }
-    }
-    RecordedEvent event;
-    cursor_.Rewind();
-    while (cursor_.Next(&event)) {
-      if (event.site >= tables_.sites.size()) continue;
-      if (internal::Ends(event.kind) && IsSegment(event.site)) {
-        segments[AccountOf(tables_.sites[event.site])].erase(internal::AddressOfBuffer(event.id).value_or(0));
-      } else if (internal::Begins(event.kind)) {
-        begin(event.id, event.bytes, event.site);
-      }
-    }
-    return found;
   }
 
   static void JoinPieces(Segments& segments) {
@@ -250,7 +205,7 @@ class MemoryVizWriter : RecordingConverter {
     trace_.ended.clear();
     trace_.begun.clear();
     for (const RecordedEvent& event : change) {
-      if (!trace_.has_pieces || !internal::Begins(event.kind) || !IsSegment(event.site) || event.bytes <= 0) continue;
+      if (!internal::Begins(event.kind) || !IsSegment(event.site) || event.bytes <= 0) continue;
       const uint64_t address = AddressOf(event.id, event.bytes);
       trace_.begun[address] = address + static_cast<uint64_t>(event.bytes);
     }
@@ -327,17 +282,18 @@ class MemoryVizWriter : RecordingConverter {
       return;
     }
     if (segment == trace_.segments.end()) segment = BeginSegment(address, {bytes, site, true}, write);
-    const Block block = {std::min(bytes, RoomAt(segment, address)), site};
+    const Block block = {RoomAt(segment, address, bytes), site};
     if (!trace_.blocks.try_emplace(address, block).second) return;
     if (write) WriteEntry("alloc", address, block.size, site);
   }
-  // Returns the bytes from `address`, which is in the segment, to its end, or to that of the last adjacent piece.
-  int64_t RoomAt(Segments::const_iterator segment, uint64_t address) const {
+  // Returns how many of the bytes from `address`, which is in the segment, lie in it or in the pieces next to it.
+  int64_t RoomAt(Segments::const_iterator segment, uint64_t address, int64_t bytes) const {
+    const uint64_t wanted = address + static_cast<uint64_t>(bytes);
     uint64_t end = segment->first + static_cast<uint64_t>(segment->second.size);
-    for (++segment; trace_.has_pieces && segment != trace_.segments.end() && segment->first == end; ++segment) {
+    for (++segment; end < wanted && segment != trace_.segments.end() && segment->first == end; ++segment) {
       end += static_cast<uint64_t>(segment->second.size);
     }
-    return static_cast<int64_t>(end - address);
+    return static_cast<int64_t>(std::min(end, wanted) - address);
   }
   static std::vector<std::pair<uint64_t, uint64_t>> Without(const Ranges& others, uint64_t address, int64_t size) {
     std::vector<std::pair<uint64_t, uint64_t>> parts;
@@ -354,8 +310,7 @@ class MemoryVizWriter : RecordingConverter {
   Segments::iterator BeginSegment(uint64_t address, const Segment& segment, bool write) {
     const Ranges& mapped = segment.is_own ? kNoRanges : trace_.ended;
     for (const auto& [from, to] : Without(mapped, address, write ? segment.size : 0)) {
-      WriteEntry(trace_.has_pieces ? "segment_map" : "segment_alloc", from, static_cast<int64_t>(to - from),
-                 segment.site);
+      WriteEntry("segment_map", from, static_cast<int64_t>(to - from), segment.site);
     }
     return trace_.segments.insert_or_assign(address, segment).first;
   }
@@ -380,19 +335,15 @@ class MemoryVizWriter : RecordingConverter {
     WriteEntry("free_completed", address, ended.size, event.site);
     const auto segment = SegmentAt(trace_.segments, address);
     if (segment != trace_.segments.end() && !segment->second.is_own) return;
-    WriteSegmentEnd(address, ended.size, event.site);
+    WriteEntry("segment_unmap", address, ended.size, event.site);
     if (segment != trace_.segments.end()) trace_.segments.erase(segment);
   }
-  void WriteSegmentEnd(uint64_t address, int64_t size, uint32_t site) {
-    WriteEntry(trace_.has_pieces ? "segment_unmap" : "segment_free", address, size, site);
-  }
-
   void EndSegment(uint64_t address, const RecordedEvent& event) {
     const auto segment = trace_.segments.find(address);
     const int64_t size = segment != trace_.segments.end() ? segment->second.size : event.bytes;
     if (segment != trace_.segments.end()) trace_.segments.erase(segment);
     for (const auto& [from, to] : Without(trace_.begun, address, size)) EndRange(from, to, event.site);
-    if (trace_.has_pieces) trace_.ended[address] = address + static_cast<uint64_t>(size);
+    trace_.ended[address] = address + static_cast<uint64_t>(size);
   }
   // Blocks that outlive their segment get segments of their own.
   void EndRange(uint64_t address, uint64_t end, uint32_t site) {
@@ -405,7 +356,7 @@ class MemoryVizWriter : RecordingConverter {
       WriteEntry("free_requested", at, block.size, block.site);
       WriteEntry("free_completed", at, block.size, block.site);
     }
-    WriteSegmentEnd(address, static_cast<int64_t>(end - address), site);
+    WriteEntry("segment_unmap", address, static_cast<int64_t>(end - address), site);
     for (auto& [at, block] : left) {
       block.size = std::min(block.size, static_cast<int64_t>(end - at));
       BeginSegment(at, {block.size, block.site, true}, true);
@@ -539,17 +490,8 @@ class MemoryVizWriter : RecordingConverter {
   int64_t time_us_ = 0;
 };
 
-// The events are read once for each account, and before that for FindPieces.
-size_t UsedAccounts(const RecordingTables& tables) {
-  const SiteTotals totals(tables);
-  size_t used = HasSegments(tables) ? 1 : 0;
-  for (size_t account = 0; account < totals.account_count(); ++account) used += totals.account(account).is_used ? 1 : 0;
-  return used;
-}
-
 }  // namespace
 
-const Format kMemoryVizFormat = {"memory-viz",  nullptr, nullptr,  &WriteWith<MemoryVizWriter>,
-                                 &UsedAccounts, false,   ".pickle"};
+const Format kMemoryVizFormat = {"memory-viz", &WriteWith<MemoryVizWriter>, nullptr, ".pickle"};
 
 }  // namespace hbmprof::tool

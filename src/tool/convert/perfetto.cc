@@ -402,8 +402,6 @@ class PerfettoWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kPerfettoFormat = {
-    "perfetto", nullptr,          nullptr, &WriteWith<PerfettoWriter>, [](const RecordingTables&) { return size_t{2}; },
-    false,      ".perfetto-trace"};
+const Format kPerfettoFormat = {"perfetto", &WriteWith<PerfettoWriter>, nullptr, ".perfetto-trace"};
 
 }  // namespace hbmprof::tool

@@ -1,5 +1,5 @@
-// Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV or NDJSON: the events of a
-// recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
+// Tables for engines that analyse data (DuckDB, Spark, ClickHouse, pandas), as CSV (RFC 4180) with a line of names: the
+// events of a recording, and the samples of profiles, one row each. docs/tables.md describes the columns.
 
 #include <array>
 
@@ -11,82 +11,44 @@
 namespace hbmprof::tool {
 namespace {
 
-enum class TableFormat : uint8_t {
-  kCsv,     // with a line of names; RFC 4180
-  kNdjson,  // one JSON object in each line
-};
-
-// A row as text. Its cells must be added in the order of the columns. After End, it is the next row.
+// Rows as text. Their cells must be added in the order of the columns.
 class TableRow {
  public:
-  TableRow(TableFormat format, const std::vector<std::string>& columns) : format_(format) {
-    for (const std::string& column : columns) {
-      const bool is_first = begins_.empty();
-      begins_.push_back(format == TableFormat::kNdjson ? Cat(is_first ? "{\"" : ",\"", column, "\":")
-                        : is_first                     ? ""
-                                                       : ",");
-    }
-  }
-
   void Number(std::optional<int64_t> value) {
-    if (!value.has_value()) return Missing();
     Begin();
-    absl::StrAppend(&text_, *value);
+    if (value.has_value()) absl::StrAppend(&text_, *value);
   }
   void Text(std::string_view value) {
-    Begin();
-    if (format_ == TableFormat::kNdjson) {
-      text_ += Quoted(value);
-      return;
-    }
     const std::string visible = Visible(value);
     const bool is_plain = visible.find_first_of(",\"") == std::string::npos;
-    text_ += is_plain ? visible : Cat("\"", absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\"");
+    Plain(is_plain ? visible : Cat("\"", absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\""));
   }
   // Letters, digits and the characters of times only.
   void Plain(std::string_view value) {
     Begin();
-    const char* const quote = format_ == TableFormat::kNdjson ? "\"" : "";
-    text_ += quote;
     text_ += value;
-    text_ += quote;
-  }
-  void Json(const std::string& value) {
-    if (format_ == TableFormat::kCsv) {
-      Text(value);
-    } else {
-      Begin();
-      text_ += value;
-    }
   }
   void Missing(int count = 1) {
-    for (int i = 0; i < count; ++i) {
-      Begin();
-      if (format_ == TableFormat::kNdjson) text_ += "null";
-    }
+    for (int i = 0; i < count; ++i) Begin();
   }
-  // Adds `count` cells. `cells` is the text() of another TableRow that started at the same column.
-  void Cells(std::string_view cells, size_t count) {
-    text_ += cells;
-    column_ += count;
-  }
-  // Sets the column of the next cell without adding cells: for a row whose text is passed to Cells of another row.
-  void StartAt(size_t column) { column_ = column; }
+  // Adds cells: the text() of another row.
+  void Cells(std::string_view cells) { Plain(cells); }
   std::string_view text() const { return text_; }
+  // Writes the row. After that, the object is an empty row.
   absl::Status End(FileOutput& output) {
-    text_ += format_ == TableFormat::kNdjson ? "}\n" : "\n";
+    text_ += "\n";
     const absl::Status status = output.Append(text_);
     text_.clear();
-    column_ = 0;
+    is_empty_ = true;
     return status;
   }
 
  private:
-  void Begin() { text_ += begins_[column_++]; }
+  void Begin() {
+    if (!std::exchange(is_empty_, false)) text_ += ',';
+  }
 
-  const TableFormat format_;
-  std::vector<std::string> begins_;  // by column: what precedes its cell
-  size_t column_ = 0;
+  bool is_empty_ = true;
   std::string text_;
 };
 
@@ -126,21 +88,21 @@ std::string TagsAsJson(const std::vector<std::pair<std::string, std::string>>& t
   return Compact(ObjectOf({tags.begin(), tags.end()}));
 }
 
-absl::Status WriteColumnNames(TableFormat format, const std::vector<std::string>& columns, FileOutput& output) {
-  if (format != TableFormat::kCsv) return absl::OkStatus();
-  TableRow row(format, columns);
+absl::Status WriteColumnNames(const std::vector<std::string>& columns, FileOutput& output) {
+  TableRow row;
   for (const std::string& column : columns) row.Text(column);
   return row.End(output);
 }
 
 // The events and the samples of a recording. Memory: that of the reader.
-template <TableFormat format>
 class EventTable : RecordingConverter {
  public:
   using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
-    RETURN_IF_ERROR(WriteColumnNames(format, columns_, output_));
+    RETURN_IF_ERROR(WriteColumnNames({"time_ns", "time", "event", "bytes", "change", "in_use", "id", "thread", "device",
+                                      "space", "kind", "site", "allocator", "pool", "name", "tags", "host", "process"},
+                                     output_));
     RecordedEvent event;
     while (cursor_.Next(&event)) {
       RETURN_IF_ERROR(WriteSamples(Minus(event.time, 1)));
@@ -165,7 +127,7 @@ class EventTable : RecordingConverter {
     has_id ? row_.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row_.Missing();
     row_.Number(tables_.threads[event.thread].id);
     if (has_site) {
-      row_.Cells(OfSite(event.site), columns_.size() - kSharedColumn);
+      row_.Cells(OfSite(event.site));
     } else {
       const bool is_tags = event.kind == RecordedKind::kTags;
       EndRow(account, event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
@@ -200,13 +162,12 @@ class EventTable : RecordingConverter {
     row_.Plain(name);
   }
 
-  // The cells of a site are made at its first event.
+  // The cells from the device on depend on the site only. They are made at its first event.
   const std::string& OfSite(uint32_t number) {
     std::string& cells = of_sites_[number];
     if (!cells.empty()) return cells;
     const Snapshot::Sample& site = tables_.sites[number];
-    TableRow row(format, columns_);
-    row.StartAt(kSharedColumn);
+    TableRow row;
     row.Text(tables_.names.devices[site.device].name);
     row.Text(MemorySpaceName(SpaceOf(site.kind)));
     row.Text(MemoryKindName(site.kind));
@@ -214,7 +175,7 @@ class EventTable : RecordingConverter {
     row.Text(tables_.names.allocators[site.allocator]);
     tables_.IsOfPool(number) ? row.Text(tables_.names.allocators[tables_.site_pools[number] - 1]) : row.Missing();
     row.Text(stacks_.own_frame(site.stack).name);
-    row.Json(TagsAsJson(site.tags));
+    row.Text(TagsAsJson(site.tags));
     row.Text(tables_.names.host);
     row.Number(tables_.names.process_id);
     cells = row.text();
@@ -230,7 +191,7 @@ class EventTable : RecordingConverter {
     }
     row_.Missing(4);  // kind, site, allocator, pool
     name.empty() ? row_.Missing() : row_.Text(name);
-    row_.Json(tags);
+    row_.Text(tags);
     row_.Text(tables_.names.host);
     row_.Number(tables_.names.process_id);
   }
@@ -245,11 +206,7 @@ class EventTable : RecordingConverter {
     return row_.End(output_);
   }
 
-  const std::vector<std::string> columns_ = {"time_ns",   "time",   "event",  "bytes", "change", "in_use",
-                                             "id",        "thread", "device", "space", "kind",   "site",
-                                             "allocator", "pool",   "name",   "tags",  "host",   "process"};
-  TableRow row_{format, columns_};
-  static constexpr size_t kSharedColumn = 8;  // from here on, the cells of an event depend on its site only
+  TableRow row_;
   TimeTexts times_{Minus(tables_.start_unix_nanos, tables_.start_time)};
   std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
 };
@@ -289,10 +246,10 @@ class LocationTexts {
 
 class SampleTable {
  public:
-  SampleTable(TableFormat format, FileOutput& output) : format_(format), output_(output) {}
+  explicit SampleTable(FileOutput& output) : output_(output) {}
 
   absl::Status WriteFile(const ProfileSet& profiles) {
-    if (columns_.empty()) RETURN_IF_ERROR(WriteHeader(profiles));
+    if (types_.empty()) RETURN_IF_ERROR(WriteHeader(profiles));
     absl::flat_hash_map<std::string_view, size_t> type_numbers;
     for (size_t i = 0; i < profiles.types().size(); ++i) type_numbers.try_emplace(profiles.types()[i].type, i);
     std::vector<std::optional<size_t>> types;
@@ -306,31 +263,26 @@ class SampleTable {
     }
     const std::string of_file = FileCells(file);
     LocationTexts frames(profiles);
-    TableRow row(format_, columns_);
+    TableRow row;
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      row.Cells(of_file, kFileColumns);
+      row.Cells(of_file);
       RETURN_IF_ERROR(WriteSample(profiles, file, s, types, frames, row));
     }
     return absl::OkStatus();
   }
 
  private:
-  static constexpr size_t kFileColumns = 4;
-
   absl::Status WriteHeader(const ProfileSet& profiles) {
-    columns_ = {"file", "time", "host", "process"};
-    columns_.insert(columns_.end(), kLabelColumns.begin(), kLabelColumns.end());
-    columns_.insert(columns_.end(), {"name", "where", "stack", "labels"});
-    for (const SampleType& type : profiles.types()) {
-      types_.push_back(type.type);
-      const std::string quoted = Quoted(type.type);
-      columns_.push_back(format_ == TableFormat::kNdjson ? quoted.substr(1, quoted.size() - 2) : type.type);
-    }
-    return WriteColumnNames(format_, columns_, output_);
+    std::vector<std::string> columns = {"file", "time", "host", "process"};
+    columns.insert(columns.end(), kLabelColumns.begin(), kLabelColumns.end());
+    columns.insert(columns.end(), {"name", "where", "stack", "labels"});
+    for (const SampleType& type : profiles.types()) types_.push_back(type.type);
+    columns.insert(columns.end(), types_.begin(), types_.end());
+    return WriteColumnNames(columns, output_);
   }
 
-  std::string FileCells(const ProfileSet::File& file) const {
-    TableRow row(format_, columns_);
+  static std::string FileCells(const ProfileSet::File& file) {
+    TableRow row;
     row.Text(file.path);
     file.time_nanos == 0 ? row.Missing() : row.Text(TimeTexts(0).Of(file.time_nanos));
     std::string host;
@@ -354,7 +306,7 @@ class SampleTable {
     row.Text(innermost.name);
     row.Text(innermost.Position());
     row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
-    row.Json(LabelsOf(profiles, sample.labels));
+    row.Text(LabelsOf(profiles, sample.labels));
     for (const std::optional<size_t>& type : types) {
       row.Number(type.has_value() ? std::optional(profiles.Value(file, number, *type)) : std::nullopt);
     }
@@ -371,17 +323,14 @@ class SampleTable {
     return Compact(values);
   }
 
-  const TableFormat format_;
   FileOutput& output_;
-  std::vector<std::string> columns_;
   std::vector<std::string> types_;
 };
 
 // Writes the samples of the profiles. Memory: that of one profile. Errors: also kInvalidArgument if a profile has none
 // of the sample types of the first one.
-template <TableFormat format>
 absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewOptions& options, FileOutput& output) {
-  SampleTable table(format, output);
+  SampleTable table(output);
   for (const std::string& file : files) {
     ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles({file}));
     RETURN_IF_ERROR(ApplyView("convert", options, profiles));
@@ -391,14 +340,8 @@ absl::Status WriteSampleTable(const std::vector<std::string>& files, const ViewO
   return absl::OkStatus();
 }
 
-template <TableFormat format>
-constexpr Format FormatNamed(const char* name) {
-  return {name, nullptr, &WriteSampleTable<format>, &WriteWith<EventTable<format>>};
-}
-
 }  // namespace
 
-const Format kCsvFormat = FormatNamed<TableFormat::kCsv>("csv");
-const Format kNdjsonFormat = FormatNamed<TableFormat::kNdjson>("ndjson");
+const Format kCsvFormat = {"csv", &WriteWith<EventTable>, &WriteSampleTable};
 
 }  // namespace hbmprof::tool

@@ -42,11 +42,10 @@ enum StatName : uint64_t {
   kOp,
   kShape,
   kRegion,
-  kDataType,
 };
 constexpr const char* kStatNames[] = {
     "bytes_allocated", "allocation_bytes", "requested_bytes", "addr",  "allocator_name", "peak_bytes_in_use",
-    "bytes_available", "fragmentation",    "tf_op",           "shape", "region_type",    "data_type"};
+    "bytes_available", "fragmentation",    "tf_op",           "shape", "region_type"};
 
 // The length of a message is written before the message, when it is not known yet. A varint of five bytes can hold any
 // length below 2 GiB, and readers of protobuf accept no longer message.
@@ -59,18 +58,6 @@ std::string FixedLength(int64_t length) {
     bytes += static_cast<char>((length & 0x7F) | (i + 1 < kLengthBytes ? 0x80 : 0));
   }
   return bytes;
-}
-
-// TensorFlow's numbers of data types, by the names that JAX, PyTorch and XLA use.
-int64_t DataTypeOf(std::string_view name) {
-  static constexpr std::pair<std::string_view, int64_t> kTypes[] = {
-      {"float32", 1}, {"f32", 1},  {"float64", 2},  {"f64", 2},      {"int32", 3},     {"s32", 3},
-      {"uint8", 4},   {"u8", 4},   {"int16", 5},    {"s16", 5},      {"int8", 6},      {"s8", 6},
-      {"int64", 9},   {"s64", 9},  {"bool", 10},    {"pred", 10},    {"bfloat16", 14}, {"bf16", 14},
-      {"uint16", 17}, {"u16", 17}, {"float16", 19}, {"f16", 19},     {"uint32", 22},   {"u32", 22},
-      {"uint64", 23}, {"u64", 23}, {"f8e5m2", 24},  {"f8e4m3fn", 25}};
-  const auto* const found = absl::c_find_if(kTypes, [name](const auto& type) { return type.first == name; });
-  return found == std::end(kTypes) ? 0 : found->second;
 }
 
 class XplaneWriter : RecordingConverter {
@@ -102,7 +89,6 @@ class XplaneWriter : RecordingConverter {
     uint64_t op = 0;
     uint64_t shape = 0;  // 0: none
     uint64_t region = 0;
-    int64_t data_type = 0;
   };
   struct Account {
     uint64_t name = 0;
@@ -128,8 +114,6 @@ class XplaneWriter : RecordingConverter {
     site.region = Intern(std::string(MemoryKindName(sample.kind)));
     for (const auto& [key, value] : sample.tags) {
       if (key == "shape") site.shape = Intern(value);
-      if (key == "region") site.region = Intern(value);
-      if (key == "dtype") site.data_type = DataTypeOf(value);
     }
     return site;
   }
@@ -284,7 +268,6 @@ class XplaneWriter : RecordingConverter {
     AddStat(message, kOp, StatField::kReference, site.op);
     AddStat(message, kRegion, StatField::kReference, site.region);
     if (site.shape != 0) AddStat(message, kShape, StatField::kReference, site.shape);
-    if (site.data_type != 0) AddStat(message, kDataType, StatField::kInt, static_cast<uint64_t>(site.data_type));
   }
 
   void AddStat(Message<EventField>& message, StatName name, StatField field, uint64_t value) {
@@ -308,6 +291,6 @@ class XplaneWriter : RecordingConverter {
 
 }  // namespace
 
-const Format kXplaneFormat = {"xplane", nullptr, nullptr, &WriteWith<XplaneWriter>, nullptr, true, ".xplane.pb"};
+const Format kXplaneFormat = {"xplane", &WriteWith<XplaneWriter>, nullptr, ".xplane.pb", true};
 
 }  // namespace hbmprof::tool

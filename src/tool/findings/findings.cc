@@ -543,15 +543,15 @@ void RankFindings(std::vector<Finding>& findings) {
   });
 }
 
-absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first) {
-  if (!counter->empty()) return OrderDumps(profiles, *counter, first);
+absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter) {
+  if (!counter->empty()) return OrderDumps(profiles, *counter);
   const std::vector<Comment>& counters = profiles.files().back().info.counters;
   if (counters.size() == 1) {
-    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name, first);
+    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name);
     if (series.ok()) *counter = counters[0].name;
     if (series.ok()) return series;
   }
-  return OrderDumps(profiles, "", first);
+  return OrderDumps(profiles, "");
 }
 
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {

@@ -99,7 +99,7 @@ struct Findings {
 };
 
 // As OrderDumps. If `*counter` is "", sets it to the only counter of the last profile, if its values can be used.
-absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter, size_t first = 0);
+absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter);
 
 // Returns where the profiles contradict themselves: samples that no row shows, and totals that are not those of their
 // samples. `profiles` has no view yet.

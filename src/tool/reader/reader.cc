@@ -25,14 +25,6 @@ namespace {
 // more is damaged or hostile.
 constexpr size_t kTableBytes = 16 << 20;
 constexpr size_t kTableExpansion = 32;
-// The search for the next whole block reads parts of the file, each twice as long as the one before, because the next
-// block is usually near.
-constexpr size_t kFirstSearchBytes = 4 << 10;
-constexpr size_t kMaxSearchBytes = 1 << 20;
-// All searches together read at most this many bytes, plus kSearchExpansion times the size of the file. Only a file
-// that was made to slow the reader down needs more.
-constexpr int64_t kSearchLimit = 64 << 20;
-constexpr int64_t kSearchExpansion = 8;
 
 // A block of events or a flush.
 struct IndexEntry {
@@ -123,8 +115,6 @@ class FileRecordingReader : public RecordingReader {
  private:
   enum class Found : uint8_t { kBlock, kEnd, kDamage };
   Found ReadBlock(int64_t offset, BlockHeader* header, std::string* stored);
-  // Returns the offset of the next whole block at or after `offset`; -1 if there is none.
-  int64_t FindBlock(int64_t offset);
   // Processes one block. Returns false if the rest of the file must not be read.
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
   bool EnterTables(const BlockHeader& header, const std::string& stored);
@@ -159,15 +149,11 @@ class FileRecordingReader : public RecordingReader {
   int64_t end_time_ = 0;
   int64_t event_count_ = 0;
   size_t table_bytes_ = 0;
-  int64_t searched_bytes_ = 0;
   std::vector<IndexEntry> index_;
   // What is before the last flush or the end block.
   size_t flushed_entries_ = 0;
   int64_t flushed_events_ = 0;
   int64_t flushed_until_ = INT64_MIN;
-  // Damage since the last flush: a part of the file was left out.
-  bool has_gap_ = false;
-  int64_t gap_from_ = 0;
 
   // The state of Next.
   size_t next_entry_ = 0;
@@ -189,32 +175,6 @@ FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockH
     return Found::kDamage;
   }
   return HasValidChecksum(head, *stored) ? Found::kBlock : Found::kDamage;
-}
-
-int64_t FileRecordingReader::FindBlock(int64_t offset) {
-  std::string marker;
-  ByteWriter(&marker).Fixed(kBlockMarker, sizeof(kBlockMarker));
-  std::string bytes;
-  BlockHeader header;
-  std::string stored;
-  const auto is_over = [this](size_t count) {
-    searched_bytes_ += static_cast<int64_t>(count);
-    return searched_bytes_ > kSearchLimit + kSearchExpansion * file_bytes_;
-  };
-  size_t window = kFirstSearchBytes;
-  while (offset < file_bytes_) {
-    const auto left = static_cast<size_t>(file_bytes_ - offset);
-    if (!file_.Read(offset, std::min(left, window), &bytes) || is_over(bytes.size())) return -1;
-    for (size_t at = bytes.find(marker); at != std::string::npos; at = bytes.find(marker, at + 1)) {
-      stored.clear();
-      const Found found = ReadBlock(offset + static_cast<int64_t>(at), &header, &stored);
-      if (found == Found::kBlock) return offset + static_cast<int64_t>(at);
-      if (is_over(kBlockHeaderBytes + stored.size())) return -1;
-    }
-    offset += static_cast<int64_t>(window - marker.size());
-    window = std::min(2 * window, kMaxSearchBytes);
-  }
-  return -1;
 }
 
 absl::Status FileRecordingReader::ReadBlocks() {
@@ -241,17 +201,9 @@ absl::Status FileRecordingReader::ReadBlocks() {
     const Found found = ReadBlock(offset, &header, &stored);
     if (found == Found::kEnd) break;
     if (found == Found::kDamage) {
-      const int64_t next = FindBlock(offset + 1);
-      if (next < 0) {
-        SetEnd("the last " + std::to_string(file_bytes_ - offset) +
-               " bytes are not a whole block, so the recording ends at byte " + std::to_string(offset));
-        break;
-      }
-      SetDamage(offset, "the " + std::to_string(next - offset) + " bytes up to the next whole block are left out");
-      if (!has_gap_) gap_from_ = std::max(flushed_until_, tables_.start_time);
-      has_gap_ = true;
-      offset = next;
-      continue;
+      SetEnd("the last " + std::to_string(file_bytes_ - offset) +
+             " bytes do not begin with a whole block, so the recording ends at byte " + std::to_string(offset));
+      break;
     }
     if (!Enter(offset, header, stored)) break;
     ++blocks;
@@ -332,8 +284,6 @@ bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const
     case BlockType::kFlush:
       index_.push_back({offset, header});
       end_time_ = std::max(end_time_, header.time);
-      if (has_gap_) lost_.push_back({gap_from_, end_time_, 0});
-      has_gap_ = false;
       flushed_entries_ = index_.size();
       flushed_events_ = event_count_;
       flushed_until_ = std::max(flushed_until_, header.time);

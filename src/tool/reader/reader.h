@@ -22,10 +22,10 @@ inline bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind
 // Reads a recording. Memory: the tables, and the events between two Flush calls. One thread at a time.
 class RecordingReader {
  public:
-  // Opens a file and reads everything except the events. Blocks that are added to the file later are not read. Damaged
-  // blocks are left out; where one of them may have held events, lost() has an element. The reading ends at a block of
-  // tables that does not continue the tables before it. If the end block is missing or not read, the recording ends at
-  // its last flush, because later events may be there of some shards only. Without a flush it has no events. Errors,
+  // Opens a file and reads everything except the events. Blocks that are added to the file later are not read. The
+  // reading ends at the first block that is not whole or whose tables do not continue those before it; a block with
+  // wrong contents is left out. If the end block is missing or not read, the recording ends at its last flush, because
+  // later events may be there of some shards only. Without a flush it has no events. Errors,
   // with the path: kNotFound, kPermissionDenied, kInvalidArgument (not a recording, or of another version), kDataLoss
   // (no block is readable), kInternal (any other error of the system).
   static absl::StatusOr<std::unique_ptr<RecordingReader>> Open(const std::string& path);

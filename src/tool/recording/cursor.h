@@ -23,16 +23,13 @@ using internal::Unaccounted;
 // A recording has one position: two cursors of the same recording must not be used in turns.
 class RecordingCursor {
  public:
-  // Begins at the start. The events that are read count as progress if `progress` is not null.
-  explicit RecordingCursor(RecordingReader& recording, Progress* progress = nullptr)
-      : recording_(recording), progress_(progress) {
-    Rewind();
-  }
+  // Begins at the start. Shows the progress of each pass over the events on stderr if that is a terminal.
+  explicit RecordingCursor(RecordingReader& recording) : recording_(recording) { Rewind(); }
 
   // Stores the next event. Returns false at the end.
   bool Next(RecordedEvent* event) {
     if (!recording_.Next(event)) return false;
-    if (++count_ % kStep == 0 && progress_ != nullptr) progress_->Advance(kStep);
+    if (++count_ % kStep == 0) progress_->Advance(kStep);
     return true;
   }
   // The number of events that were read.
@@ -46,13 +43,14 @@ class RecordingCursor {
     recording_.Rewind();
     count_ = 0;
     next_sample_ = 0;
+    progress_.emplace(static_cast<size_t>(recording_.event_count()), "events read");
   }
 
  private:
   static constexpr int64_t kStep = 1 << 14;
 
   RecordingReader& recording_;
-  Progress* progress_;
+  std::optional<Progress> progress_;
   int64_t count_ = 0;
   size_t next_sample_ = 0;
 };

@@ -14,8 +14,7 @@ namespace {
 // Calls `visit(event, count)` for the first `limit` events. `count` is 1 for the first one.
 template <typename Visit>
 void ForEachEvent(RecordingReader& recording, int64_t limit, const Visit& visit) {
-  Progress progress(static_cast<size_t>(std::max<int64_t>(0, recording.event_count())), "events read");
-  RecordingCursor cursor(recording, &progress);
+  RecordingCursor cursor(recording);
   RecordedEvent event;
   while (cursor.count() < limit && cursor.Next(&event)) visit(event, cursor.count());
 }

@@ -58,7 +58,6 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
   result.frames_.push_back({"[no stack]", "", 0, false});
   for (std::vector<uint32_t>& stack : result.stacks_) stack.assign(1, none);
   result.own_frames_.assign(result.stacks_.size(), none);
-  result.libraries_.assign(result.stacks_.size(), std::string(internal::kUnknownName));
   for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
     const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
     std::vector<uint32_t>& stack = result.stacks_[number];
@@ -66,7 +65,6 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
     uint32_t own = none;
     internal::FrameOwner owner;
     int rank = internal::kOwnRanks;
-    internal::MemoryHolder holder;
     for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
       for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
         const uint32_t frame = locations[*l].first_frame + i;
@@ -76,7 +74,6 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
           owner = owner_of_frame;
           rank = internal::OwnRank(owner.role);
         }
-        holder.Add(owner_of_frame);
         stack.push_back(frame);
       }
     }
@@ -88,7 +85,6 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
       renamed.name = internal::OwnName(owner, renamed.name);
       result.frames_.push_back(std::move(renamed));
     }
-    result.libraries_[number] = holder.name();
   }
   return result;
 }
@@ -111,8 +107,8 @@ std::vector<std::string> GapsOf(const RecordingReader& recording) {
   if (!recording.lost().empty()) {
     int64_t count = 0;
     for (const LostEvents& lost : recording.lost()) AddTo(count, lost.count);
-    gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (",
-                       count == 0 ? "number not known" : Cat(count), "): the values are not exact from there on"));
+    gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (", count,
+                       "): the values are not exact from there on"));
   }
   if (!recording.tables().live_is_complete) {
     gaps.emplace_back("the list of the buffers that were live at the start is incomplete");

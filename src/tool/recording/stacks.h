@@ -9,14 +9,6 @@
 
 namespace hbmprof::tool {
 
-// The buffers of one function of the program's own code.
-struct FunctionSum {
-  std::string function;
-  std::string position;  // in the source, or the binary in brackets; may be empty
-  int64_t bytes = 0;
-  int64_t count = 0;  // of buffers
-};
-
 class RecordedStacks {
  public:
   using Frame = ProfileSet::ShownFrame;
@@ -35,15 +27,12 @@ class RecordedStacks {
   // The first frame of the stack that counts as own code (OwnRank in known_code.h), under the name OwnName; the
   // innermost frame if Make's `own_code` is false.
   const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
-  // The library that holds the memory of the stack (labels.h).
-  const std::string& library(uint32_t stack) const { return libraries_[stack]; }
 
  private:
   RecordedStacks() = default;
   std::vector<Frame> frames_;
   std::vector<std::vector<uint32_t>> stacks_;
-  std::vector<uint32_t> own_frames_;    // by stack: index in frames_
-  std::vector<std::string> libraries_;  // by stack
+  std::vector<uint32_t> own_frames_;  // by stack: index in frames_
 };
 
 // A recording and its stacks.

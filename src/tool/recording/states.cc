@@ -22,16 +22,16 @@ void AddSiteLabels(const std::vector<uint32_t>& sites, Snapshot& snapshot) {
   }
 }
 
-absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, const std::string& name, size_t count) {
+absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, const std::string& name) {
+  constexpr size_t count = kJudgedStates;
   const RecordingTables& tables = recording.tables();
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
   const int64_t nanos = Minus(recording.end_time(), tables.start_time);
   RecordingState state(tables);
   std::vector<ProfileBytes> states;
   const auto time_of = [&](size_t i) {
-    return count == 1 ? recording.end_time()
-                      : tables.start_time + static_cast<int64_t>(static_cast<double>(nanos) * static_cast<double>(i) /
-                                                                 static_cast<double>(count - 1));
+    return tables.start_time +
+           static_cast<int64_t>(static_cast<double>(nanos) * static_cast<double>(i) / static_cast<double>(count - 1));
   };
   const auto add = [&](int64_t time) -> absl::Status {
     std::vector<uint32_t> sites;
@@ -43,8 +43,7 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
     states.push_back({name + (states.size() + 1 == count ? "" : absl::StrFormat("@%.3fs", seconds)), std::move(bytes)});
     return absl::OkStatus();
   };
-  Progress progress(static_cast<size_t>(recording.event_count()), "events read");
-  RecordingCursor cursor(recording, &progress);
+  RecordingCursor cursor(recording);
   RecordedEvent event;
   while (cursor.Next(&event)) {
     while (states.size() + 1 < count && time_of(states.size()) < event.time) {
@@ -62,15 +61,14 @@ absl::StatusOr<std::vector<ProfileBytes>> StatesOf(RecordingReader& recording, c
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& command, const std::string& path,
-                                                             size_t states) {
+absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
   ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenWholeRecording(path));
-  ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path, states));
+  ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, StatesOf(*reader, path));
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse(bytes));
-  return std::make_unique<RecordedStates>(std::move(reader), std::move(profiles));
+  return RecordedStates{std::move(reader), std::move(profiles)};
 }
 
 }  // namespace hbmprof::tool

@@ -4,7 +4,6 @@
 
 #include "src/tool/profile/profile.h"
 #include "src/tool/recording/cursor.h"
-#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 
@@ -12,24 +11,17 @@ namespace hbmprof::tool {
 extern const char kRecordedSiteLabel[];
 
 struct RecordedStates {
-  RecordedStates(std::unique_ptr<RecordingReader> of, ProfileSet profiles)
-      : reader(std::move(of)),
-        states(std::move(profiles)),
-        progress(2 * static_cast<size_t>(reader->event_count()), "events aggregated") {}
-
   std::unique_ptr<RecordingReader> reader;
   ProfileSet states;  // at equal distances; the last is the end of the recording
-  Progress progress;  // of two further passes over the events
 };
 
 // The number of states that are judged: enough for `hbmprof leaks` to be sure, and one more, because the last one is
 // often that of a program that has freed all (OrderDumps).
 inline constexpr size_t kJudgedStates = 13;
-// Opens a recording and reads all its events, for its states at `states` instants. Prints what it lacks as warnings of
-// the subcommand `command`. Its size counts for the memory limit. Errors: those of OpenWholeRecording and
+// Opens a recording and reads all its events, for kJudgedStates states. Prints what it lacks as warnings of the
+// subcommand `command`. Its size counts for the memory limit. Errors: those of OpenWholeRecording and
 // SerializePprof.
-absl::StatusOr<std::unique_ptr<RecordedStates>> ReadRecorded(const std::string& command, const std::string& path,
-                                                             size_t states);
+absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path);
 
 }  // namespace hbmprof::tool
 

@@ -7,7 +7,7 @@
 #include "src/tool/profile/labels.h"
 #include "src/tool/profile/own_code.h"
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/report/timeline.h"
+#include "src/tool/recording/timeline.h"
 #include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
@@ -62,10 +62,10 @@ Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
 // stacks of a small profile can have so many that neither this process nor a browser has memory for them.
 class StackTree {
  public:
-  // Returns the node of a stack, or NodeOfRest if there is no room for it. `libraries` must be used for these profiles
-  // only.
+  // Returns the node of a stack, or NodeOfRest if there is no room for it. The arguments `profiles` and `libraries`
+  // must be the same in all calls.
   size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
-    const auto [entry, is_new] = nodes_.try_emplace({&profiles, stack}, 0);
+    const auto [entry, is_new] = nodes_.try_emplace(stack, 0);
     if (!is_new) return entry->second;
     uint32_t node = 0;
     int rank = internal::kOwnRanks;
@@ -76,10 +76,7 @@ class StackTree {
         ++length;
       }
     }
-    if (parents_.size() + length > kMaxNodes) {
-      is_full_ = true;
-      return nodes_[{&profiles, stack}] = NodeOfRest();
-    }
+    if (parents_.size() + length > kMaxNodes) return nodes_[stack] = NodeOfRest();
     for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
       for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
         node = ChildOf(node, frame.name, internal::OwnRank(frame.role) == rank ? 0 : 1);
@@ -92,11 +89,9 @@ class StackTree {
       }
     }
     if (node == 0) node = ChildOf(0, NumberOf("[no stack]"), 1);
-    return nodes_[{&profiles, stack}] = node;
+    return nodes_[stack] = node;
   }
 
-  // Whether there was no room for a stack.
-  bool is_full() const { return is_full_; }
   // Returns the node of all stacks that are not listed.
   size_t NodeOfRest() { return ChildOf(0, NumberOf("[other call stacks]"), 0); }
 
@@ -127,7 +122,7 @@ class StackTree {
 
   // Returns the frames of a location, outermost first.
   const std::vector<KnownFrame>& FramesOf(const ProfileSet& profiles, KnownLibraries& libraries, uint64_t location) {
-    const auto [known, is_new] = frames_.try_emplace({&profiles, location});
+    const auto [known, is_new] = frames_.try_emplace(location);
     if (!is_new) return known->second;
     const std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
     const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
@@ -157,8 +152,8 @@ class StackTree {
     return child->second;
   }
 
-  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> nodes_;
-  absl::flat_hash_map<std::pair<const ProfileSet*, uint64_t>, std::vector<KnownFrame>> frames_;  // by location
+  absl::flat_hash_map<uint32_t, size_t> nodes_;                    // by stack
+  absl::flat_hash_map<uint64_t, std::vector<KnownFrame>> frames_;  // by location
   absl::flat_hash_map<std::string, uint32_t> name_numbers_;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> children_;  // by (parent, 2 * name + library)
   std::vector<uint32_t> parents_{0};
@@ -166,20 +161,11 @@ class StackTree {
   std::vector<uint32_t> library_{1};  // 1: of a known library
   std::vector<std::vector<std::string>> positions_of_{{}};
   std::vector<std::string> names_{"all"};
-  bool is_full_ = false;
 };
 
-// Adds the stacks of the files to `tree`, which is empty: all of them if it has room, else those with the largest
-// values.
+// Adds the stacks of the files to `tree`, those with the largest values first: the tree may have no room for all.
 void AddStacks(const ProfileSet& profiles, const std::vector<const ProfileSet::File*>& files, KnownLibraries& libraries,
                StackTree& tree) {
-  for (const ProfileSet::File* file : files) {
-    for (size_t s = 0; s < file->samples.size() && !tree.is_full(); ++s) {
-      tree.NodeOf(profiles, libraries, file->samples[s].stack);
-    }
-  }
-  if (!tree.is_full()) return;
-  tree = StackTree();
   std::vector<double> shares(profiles.stacks().size());  // the sum of the shares of all sample types
   for (const ProfileSet::File* file : files) {
     for (size_t t = 0; t < profiles.types().size(); ++t) {
@@ -200,8 +186,9 @@ void AddStacks(const ProfileSet& profiles, const std::vector<const ProfileSet::F
 // The different sets of labels, without kRecordedSiteLabel.
 class LabelSets {
  public:
+  // `profiles` must be the same in all calls.
   size_t NumberOf(const ProfileSet& profiles, uint32_t set) {
-    const auto [entry, is_new] = numbers_.try_emplace({&profiles, set}, 0);
+    const auto [entry, is_new] = numbers_.try_emplace(set, 0);
     if (!is_new) return entry->second;
     std::vector<std::pair<std::string, Json>> labels;
     for (const ProfileSet::Label& label : profiles.labels(set)) {
@@ -219,48 +206,19 @@ class LabelSets {
   Json ToJson() const { return sets_; }
 
  private:
-  absl::flat_hash_map<std::pair<const ProfileSet*, uint32_t>, size_t> numbers_;
+  absl::flat_hash_map<uint32_t, size_t> numbers_;
   absl::flat_hash_map<std::string, size_t> by_text_;
   Json sets_ = Json::array();
 };
 
-// Returns the live bytes of the last dump by time of birth, from the start of the process, for at least `classes`
-// classes.
-std::vector<int64_t> BirthsOf(const SiteGrowth& site, size_t classes = 0) {
+// Adds to a finding on a call site the course of its values by dump and, if the profiles have ages, the live bytes of
+// the last dump by time of birth, from the start of the process.
+void AddCourse(const SiteGrowth& site, bool has_ages, Json& finding) {
+  finding["course"] = site.values;
+  if (!has_ages) return;
   std::vector<int64_t> births(static_cast<size_t>(site.ages.first_class));
   births.insert(births.end(), site.ages.born_bytes.begin(), site.ages.born_bytes.end());
-  births.resize(std::max(births.size(), classes));
-  return births;
-}
-
-Json GrowthJson(const ProfileSet& profiles, const DumpSeries& series, size_t type, const std::string& per,
-                const std::vector<SiteGrowth>& growth) {
-  constexpr size_t kMostSites = 40;
-  constexpr size_t kShownCallers = 3;
-  Json json = {{"unit", profiles.types()[type].unit}, {"has_time", !series.seconds.empty()}};
-  if (!per.empty()) json["counter"] = OneOf(per);
-  size_t classes = 0;
-  for (const SiteGrowth& site : growth) classes = std::max(classes, BirthsOf(site).size());
-  Json& sites = json["sites"] = Json::array();
-  for (const SiteGrowth& site : growth) {
-    if (site.verdict == Verdict::kFlat || sites.size() == kMostSites) break;
-    const std::vector<ProfileSet::ShownFrame> stack = profiles.ShownStack(site.stack);
-    Json entry = {{"verdict", VerdictName(site.verdict)},
-                  {"why", site.why},
-                  {"growth", Shown(site.growth)},
-                  {"per_second", site.per_second.has_value() ? Json(*site.per_second) : Json()},
-                  {"per_count", site.per_count.has_value() ? Json(*site.per_count) : Json()},
-                  {"values", site.values}};
-    if (series.has_ages) entry["births"] = BirthsOf(site, classes);
-    entry["name"] = stack.empty() ? "[no stack]" : stack[0].name;
-    entry["position"] = stack.empty() ? "" : stack[0].Position();
-    std::string callers;
-    for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) callers += (i == 1 ? "" : " < ") + stack[i].name;
-    entry["callers"] = callers;
-    entry["labels"] = absl::StrJoin(site.labels, " ", absl::PairFormatter("="));
-    sites.push_back(std::move(entry));
-  }
-  return json;
+  finding["births"] = births;
 }
 
 // Returns `text` with the only {{mark}} in it replaced.
@@ -302,36 +260,87 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
   }
 }
 
-// Returns the timeline of the recording. `states` has the states; the last one names all sites.
-Json TimelineOf(RecordedStates& recorded, const ProfileSet& states, KnownLibraries& libraries, StackTree& tree,
-                LabelSets& labels) {
-  const RecordingTables& tables = recorded.reader->tables();
-  std::vector<std::optional<TimelineRow>> rows(SiteTotals(tables).row_count());
-  for (const ProfileSet::Sample& sample : states.files().back().samples) {
-    size_t site = rows.size();
-    if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= rows.size()) continue;
-    rows[site] = TimelineRow{tree.NodeOf(states, libraries, sample.stack), labels.NumberOf(states, sample.labels)};
+// Returns the differences between neighbouring values (the first one: from 0), with commas between them.
+template <typename Values>
+std::string SeriesText(const Values& values) {
+  std::string text;
+  int64_t last = 0;
+  for (const std::optional<int64_t> value : values) {
+    absl::StrAppend(&text, text.empty() ? "" : ",", Minus(value.value_or(0), last));
+    last = value.value_or(0);
   }
-  return TimelineJson(
-      *recorded.reader, [&rows](uint32_t site) { return rows[site]; },
-      [&](size_t account) {
-        const std::string& device = tables.names.devices[account / kMemorySpaceCount].name;
-        const auto space = static_cast<MemorySpace>(account % kMemorySpaceCount);
-        Json of_rest = {{"device", device}};
-        // The kinds of these two spaces have their names.
-        if (space != MemorySpace::kDevice) of_rest["kind"] = std::string(MemorySpaceName(space));
-        return TimelineRow{tree.NodeOfRest(), labels.NumberOf(std::move(of_rest))};
-      },
-      recorded.progress);
+  return text;
 }
 
-void AddDumpTimes(const RecordedStates& recorded, const ProfileSet& profiles, Json& timeline) {
-  const RecordingTables& tables = recorded.reader->tables();
-  Json& dumps = timeline["dumps"] = Json::array();
-  for (const ProfileSet::File& file : profiles.files()) {
-    const int64_t time = Minus(file.time_nanos, tables.start_unix_nanos);
-    if (time >= 0 && time <= Minus(recorded.reader->end_time(), tables.start_time)) dumps.push_back({time, file.path});
+Json AccountJson(const RecordingTables& tables, const Timeline::Memory& memory) {
+  Json json = {{"name", memory.name},
+               {"device", tables.names.devices[memory.account / kMemorySpaceCount].name},
+               {"space", std::string(MemorySpaceName(MemorySpace(memory.account % kMemorySpaceCount)))},
+               {"peak", memory.peak},
+               {"low", SeriesText(memory.low)},
+               {"high", SeriesText(memory.high)},
+               {"in_use", SeriesText(memory.in_use)}};
+  if (memory.limit.value_or(0) > 0) json["limit"] = *memory.limit;
+  if (memory.peak_instant.has_value()) json["peak_instant"] = *memory.peak_instant;
+  if (absl::c_any_of(memory.idle, [](int64_t bytes) { return bytes != 0; })) json["idle"] = SeriesText(memory.idle);
+  if (memory.unaccounted.back().has_value()) json["unaccounted"] = SeriesText(memory.unaccounted);
+  return json;
+}
+
+// Returns the timeline of the recording. `states` has its states; the last one names all sites.
+absl::StatusOr<Json> TimelineOf(RecordingReader& recording, const ProfileSet& states, KnownLibraries& libraries,
+                                StackTree& tree, LabelSets& labels) {
+  constexpr size_t kInstants = 1000;
+  constexpr size_t kMostBands = 600;  // of all devices together
+  const RecordingTables& tables = recording.tables();
+  std::vector<std::pair<size_t, size_t>> groups;  // node and label set
+  std::map<std::pair<size_t, size_t>, size_t> numbers;
+  std::vector<std::optional<size_t>> group_of(SiteTotals(tables).row_count());
+  for (const ProfileSet::Sample& sample : states.files().back().samples) {
+    size_t site = group_of.size();
+    if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= group_of.size()) {
+      continue;
+    }
+    groups.emplace_back(tree.NodeOf(states, libraries, sample.stack), labels.NumberOf(states, sample.labels));
+    group_of[site] = numbers.try_emplace(groups.back(), groups.size() - 1).first->second;
   }
+  TimelineOptions options;
+  options.intervals = kInstants;
+  options.group_of = [&group_of](uint32_t row) { return group_of[row]; };
+  options.max_bands = kMostBands / std::max<size_t>(1, tables.names.devices.size());
+  ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(recording, options));
+
+  Json json = {{"problem", recording.problem()}, {"times", SeriesText(timeline.times)}};
+  Json accounts = Json::array();
+  Json rows = Json::array();
+  for (const Timeline::Memory& memory : timeline.memories) {
+    accounts.push_back(AccountJson(tables, memory));
+    Json of_rest = {{"device", accounts.back()["device"]}};
+    // The kinds of the other two spaces have their names.
+    if (memory.account % kMemorySpaceCount != 0) of_rest["kind"] = accounts.back()["space"];
+    for (const Timeline::Band& band : memory.bands) {
+      const auto [node, label_set] =
+          band.group.has_value() ? groups[*band.group] : std::pair(tree.NodeOfRest(), labels.NumberOf(Json(of_rest)));
+      rows.push_back({node, label_set, SeriesText(band.values)});
+    }
+  }
+  json["accounts"] = std::move(accounts);
+  json["rows"] = std::move(rows);
+  if (timeline.host.back().has_value()) json["host"] = SeriesText(timeline.host);
+  Json& marks = json["marks"] = Json::array();
+  for (const Timeline::Mark& mark : timeline.marks) {
+    const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
+    if (!mark.instant.has_value()) continue;
+    const std::string text = is_failed ? Cat("an allocation of ", Bytes(mark.bytes), " failed") : mark.name;
+    marks.push_back({{"instant", *mark.instant}, {"failed", is_failed}, {"text", text}});
+  }
+  constexpr size_t kMostLost = 100;
+  Json& lost = json["lost"] = Json::array();
+  for (const LostEvents& events : recording.lost()) {
+    if (lost.size() == kMostLost) break;
+    lost.push_back({Minus(events.from, tables.start_time), Minus(events.to, tables.start_time), events.count});
+  }
+  return json;
 }
 
 std::string PageOf(const Json& data) {
@@ -357,29 +366,20 @@ Json HeadJson(const ProfileSet& profiles, const std::vector<size_t>& shown, cons
 
 }  // namespace
 
-absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedStates* recorded,
-                                       const ViewOptions& options, const std::string& per) {
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, RecordingReader* recording, const ViewOptions& options,
+                                       const std::string& per) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
-  ASSIGN_OR_RETURN(KnownLibraries libraries_of_states, KnownLibraries::Make(options.known));
-  const bool only_recording = !dumps.has_value();
-  ProfileSet& profiles = only_recording ? recorded->states : *dumps;
-  for (ProfileSet* set : {&profiles, recorded == nullptr || only_recording ? nullptr : &recorded->states}) {
-    if (set == nullptr) continue;
-    LabelLibraries(set == &profiles ? libraries : libraries_of_states, *set);
-    RETURN_IF_ERROR(ApplyFilters("report", options, *set));
-    RETURN_IF_ERROR(set->CheckTextOfStacks());
-  }
+  LabelLibraries(libraries, profiles);
+  RETURN_IF_ERROR(ApplyFilters("report", options, profiles));
+  RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(""));
   std::string counter = per;
-  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &counter, has_base ? 1 : 0));
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &counter));
 
   const ProfileSet::File& now = profiles.files()[series.files.back()];
-  const bool is_series = series.files.size() > 1;
-  const ProfileSet::File* const base = has_base    ? &profiles.files().front()
-                                       : is_series ? &profiles.files()[series.files.front()]
-                                                   : nullptr;
+  const ProfileSet::File* const base = series.files.size() < 2 ? nullptr : &profiles.files()[series.files.front()];
   // The states of a recording are one file.
-  const std::vector<size_t> shown = only_recording ? std::vector<size_t>{series.files.back()} : series.files;
+  const std::vector<size_t> shown = recording != nullptr ? std::vector<size_t>{series.files.back()} : series.files;
   Json data = HeadJson(profiles, shown, base, type, options.own);
   data["unaccounted"] = UnaccountedJson(now, options);
   if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base, options);
@@ -387,10 +387,8 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   StackTree tree;
   LabelSets labels;
   AddSamples(profiles, now, base, libraries, tree, labels, data);
-  if (recorded != nullptr) {
-    data["timeline"] =
-        TimelineOf(*recorded, recorded->states, only_recording ? libraries : libraries_of_states, tree, labels);
-    if (!only_recording) AddDumpTimes(*recorded, profiles, data["timeline"]);
+  if (recording != nullptr) {
+    ASSIGN_OR_RETURN(data["timeline"], TimelineOf(*recording, profiles, libraries, tree, labels));
   }
   data["label_sets"] = labels.ToJson();
   data["tree"] = tree.TreeJson();
@@ -398,11 +396,13 @@ absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has
   std::vector<std::string> sources;
   for (const size_t f : shown) sources.push_back(profiles.files()[f].path);
   const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText(sources), counter});
-  if (series.CanBeJudged()) data["growth"] = GrowthJson(profiles, series, type, counter, found.sites);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
   Json& findings = data["findings"] = Json::array();
   for (const Finding& finding : found.findings) {
-    if (!finding.is_minor) findings.push_back(FindingJson(finding, findings.size() + 1));
+    if (finding.is_minor) continue;
+    findings.push_back(FindingJson(finding, findings.size() + 1));
+    const auto site = absl::c_find_if(found.sites, [&](const SiteGrowth& one) { return finding.stack == one.stack; });
+    if (site != found.sites.end()) AddCourse(*site, series.has_ages, findings.back());
   }
   data["trust"] = Cat(findings.empty() ? Cat(NoFindingText(found.not_judged.empty()), ". ") : "", TrustText(found));
   return PageOf(data);

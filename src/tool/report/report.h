@@ -7,13 +7,11 @@
 
 namespace hbmprof::tool {
 
-// Returns the page for dumps of one program: the last is shown. If `has_base` is true, the first of `dumps` is the base
-// and is not judged for growth. REQUIRES in this case: at least two dumps. Otherwise the earliest dump is the base.
-// `recorded` may be null. If `dumps` is nullopt, the page shows the states of the recording. `per` is the counter for
-// the growth, or "". The page runs only its own script, and shows the strings of the profiles as text. Errors: those of
-// ApplyFilters, CheckTextOfStacks and OrderDumps.
-absl::StatusOr<std::string> ReportPage(std::optional<ProfileSet> dumps, bool has_base, RecordedStates* recorded,
-                                       const ViewOptions& options, const std::string& per);
+// Returns the page for dumps of one program, or for the states of `recording`, which may be null. The last is shown,
+// and compared with the earliest. `per` is the counter for the growth, or "". The page runs only its own script, and
+// shows the strings of the profiles as text. Errors: those of ApplyFilters, CheckTextOfStacks and OrderDumps.
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, RecordingReader* recording, const ViewOptions& options,
+                                       const std::string& per);
 
 // The parts of this page and of the page of `hbmprof serve`: the files beside this one as text.
 extern const char kReportHtml[];  // with {{css}}, {{js}}, {{data}}, {{css_hash}} and {{js_hash}}

@@ -8,15 +8,14 @@
 // The label `library` of a label set is the library that holds the memory. `unaccounted`, and that of the base, is a list
 // of [device, name, bytes]: the memory that only the driver reports, by the name under which it is shown.
 // A sample is [node, label set, values now, values in the base]. Values are in the order of `types`.
-// If a recording was given, `timeline` has:
+// Of a recording, `timeline` has:
 // - times: nanoseconds of the instants since the start of the recording,
 // - accounts: for each device and memory space the bytes in use at the instants (in_use), and the lowest and highest
 //   since the instant before (low, high); idle: idle memory of pools; unaccounted: the driver's bytes in use minus the
 //   recorded ones,
-// - rows: [node, label set, unit, series]: the bytes in use of these samples at the instants,
-// - host: resident bytes of the process; marks: marks and failed allocations; dumps: [time, path] of profiles; lost:
-//   [from, to, count] of lost events.
-// A series is [unit, text]; SeriesJson in timeline.cc describes them.
+// - rows: [node, label set, series]: the bytes in use of these samples at the instants,
+// - host: resident bytes of the process; marks: marks and failed allocations; lost: [from, to, count] of lost events.
+// A series is the differences between neighbouring values (the first one: from 0), with commas between them.
 //
 // An attacker may have made the strings of a profile. They become text nodes and attribute values, never markup: this
 // script parses no HTML.
@@ -120,9 +119,8 @@ function isFolded(leaf) {
 // those of the dumps.
 function entriesShown(type) {
   const at = selection();
-  if (at) return timeline.rows.map(row => ({leaf: row.leaf, labels: row.labels, objects: null, now: row.values[at.last], base: at.isSpan ? row.values[at.first] : 0}));
-  const objects = typeOf(state.measure, "objects");
-  return data.samples.map(([leaf, labels, now, base]) => ({leaf, labels, objects: objects < 0 ? null : now[objects], now: now[type], base: base ? base[type] : 0}));
+  if (at) return timeline.rows.map(row => ({leaf: row.leaf, labels: row.labels, now: row.values[at.last], base: at.isSpan ? row.values[at.first] : 0}));
+  return data.samples.map(([leaf, labels, now, base]) => ({leaf, labels, now: now[type], base: base ? base[type] : 0}));
 }
 
 // For each node of the tree: `self` and `before` are the values of the stacks that end at this node, now and in the
@@ -297,14 +295,11 @@ $("reset").addEventListener("click", () => { state.zoom = 0; drawFlame(); });
 
 // --- Tables -------------------------------------------------------------------------------------------------------
 
+// Returns a bar that is filled to the share of `value` in `most`.
 function meter(value, most) {
   const share = most ? Math.min(100, 100 * Math.abs(value) / most) : 0;
-  return meterOf(share, view.changing ? (value > 0 ? "grow" : "shrink") : null);
-}
-// Returns a bar that is filled to `percent`.
-function meterOf(percent, kind) {
-  const bar = element("i", {class: kind});
-  bar.style.width = percent.toFixed(1) + "%";
+  const bar = element("i", {class: view.changing ? (value > 0 ? "grow" : "shrink") : null});
+  bar.style.width = share.toFixed(1) + "%";
   return element("span", {class: "meter"}, bar);
 }
 function tableOf(head, rows) {
@@ -392,38 +387,6 @@ function drawLibraries() {
   $("libraries").replaceChildren(sumsTable("library", sums));
 }
 
-function drawSizes() {
-  // The mean sizes of the call sites are grouped by powers of two.
-  const counts = [];
-  let hasObjects = false;
-  for (const {labels, now, objects} of view.entries) {
-    const size = data.label_sets[labels].bytes;
-    if (!(size > 0) || !now) continue;
-    const power = Math.max(0, Math.ceil(Math.log2(size)));
-    counts[power] = counts[power] || {bytes: 0, objects: 0};
-    counts[power].bytes += now;
-    counts[power].objects += objects || 0;
-    hasObjects = hasObjects || objects !== null;
-  }
-  const powers = Object.keys(counts).map(Number);
-  if (powers.length === 0) { $("sizes").replaceChildren(muted("The profile has no block sizes.")); return; }
-  const first = Math.min(...powers), last = Math.max(...powers);
-  const most = Math.max(...powers.map(p => counts[p].bytes));
-  const short = p => p < 10 ? 2 ** p + "" : p < 20 ? 2 ** (p - 10) + "K" : p < 30 ? 2 ** (p - 20) + "M" : 2 ** (p - 30) + "G";
-  const bars = [], ticks = [];
-  const step = Math.ceil((last - first + 1) / 10);
-  for (let p = first; p <= last; ++p) {
-    const c = counts[p] || {bytes: 0, objects: 0};
-    const title = `up to ${bytes(2 ** p)}: ${amount(c.bytes, view.unit)}${hasObjects ? " in " + c.objects.toLocaleString("en-US") + " blocks" : ""}`;
-    const bar = element("div", {title});
-    bar.style.height = (100 * c.bytes / most).toFixed(1) + "%";
-    bars.push(bar);
-    ticks.push(element("span", {}, (p - first) % step === 0 ? short(p) : ""));
-  }
-  $("sizes").replaceChildren(element("div", {class: "histogram"}, ...bars), element("div", {class: "ticks"}, ...ticks),
-                             muted(`${data.types[view.type].type} of call sites whose blocks have a mean size of up to this many bytes`));
-}
-
 // --- Parts that do not depend on the choices -----------------------------------------------------------------------
 
 function drawDevices() {
@@ -434,6 +397,8 @@ function drawDevices() {
     const outside = Math.max(0, d.unaccounted ?? 0);
     const facts = [["peak", bytes(d.peak ?? 0)]];
     if (d.unaccounted !== undefined) facts.push(["unaccounted", bytes(d.unaccounted)]);
+    if (d.pool > 0) facts.push(["idle in pools", `${bytes(d.idle ?? 0)} of ${bytes(d.pool)}`]);
+    if (d.largest_free_block !== undefined) facts.push(["largest free block", bytes(d.largest_free_block)]);
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
     const used = element("i", {}), untracked = element("i", {class: "outside"}), peak = element("b", {});
     used.style.width = untracked.style.left = share(d.in_use ?? 0) + "%";
@@ -446,104 +411,24 @@ function drawDevices() {
       element("div", {class: "bar", title: "in use, peak and limit", hidden: d.limit === undefined ? "" : null}, used, untracked, peak),
       element("dl", {}, ...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])));
   }));
-
-  const pools = last.devices.filter(d => d.pool > 0 || d.largest_free_block !== undefined);
-  $("pools-panel").hidden = pools.length === 0;
-  fill($("pools"), pools.flatMap(d => {
-    const parts = [];
-    const shareOf = (part, whole) => meterOf(whole > 0 ? 100 * part / whole : 0, null);
-    if (d.pool > 0) {
-      parts.push(element("p", {}, `${d.name}: pools hold ${bytes(d.pool)}, of which ${bytes(d.idle ?? 0)} (${percent(d.idle ?? 0, d.pool)}) idle`),
-                 shareOf(d.pool - (d.idle ?? 0), d.pool));
-    }
-    if (d.largest_free_block !== undefined && d.limit !== undefined && d.driver_in_use !== undefined) {
-      const free = d.limit - d.driver_in_use;
-      parts.push(element("p", {}, `${d.name}: ${bytes(free)} free, the largest block ${bytes(d.largest_free_block)}: fragmentation ${free > 0 ? percent(free - d.largest_free_block, free) : "n/a"}`),
-                 shareOf(d.largest_free_block, free));
-    }
-    return parts;
-  }));
 }
 
-function course(values, verdict) {
+// Returns a line through the values.
+function course(values, kind) {
   const most = Math.max(...values, 1);
   const points = values.map((v, i) => `${(i * 116 / Math.max(1, values.length - 1) + 2).toFixed(1)},${(28 - 26 * v / most).toFixed(1)}`);
   const svg = $("course").content.firstElementChild.cloneNode(true);
-  svg.setAttribute("class", "course " + verdict);
+  svg.setAttribute("class", "course " + kind);
   svg.setAttribute("aria-label", values.map(bytes).join(", "));
   svg.firstElementChild.setAttribute("d", "M" + points.join("L"));
   return svg;
 }
-// Returns the growth of each function in the span.
-function growthInSpan(at) {
-  const seconds = (timeline.times[at.last] - timeline.times[at.first]) / 1e9;
-  const numbers = timeline.rows.map((_, i) => i).filter(i => !state.device || data.label_sets[timeline.rows[i].labels].device === state.device);
-  const groups = bandsOf(numbers, "", Infinity).map(band => ({...band, growth: band.values[at.last] - band.values[at.first]}))
-    .filter(band => band.growth).sort((a, b) => Math.abs(b.growth) - Math.abs(a.growth)).slice(0, 20);
-  if (!groups.length) return [element("p", {}, "Nothing changed.")];
-  const step = Math.max(1, Math.floor((at.last - at.first) / 60));
-  return [tableOf([th(null, "course"), th("number", "in all"), th("number", "per second"), th(null, "where")], groups.map(band => {
-    const values = [];
-    for (let i = at.first; i < at.last; i += step) values.push(band.values[i]);
-    values.push(band.values[at.last]);
-    return element("tr", {}, td(null, course(values, "")), td("number", change(band.growth, "bytes")),
-                   element("td", {class: "number", "data-per": "s"}, seconds > 0 ? change(band.growth / seconds, "bytes") : ""), nameCell(band.name, ""));
-  }))];
-}
-let growthShown = "";
-function drawGrowth() {
-  const at = selection();
-  // Drawn only if it changes: the user may have opened its details.
-  const what = at && at.isSpan ? `${state.at} ${state.device}` : "whole";
-  if (what === growthShown) return;
-  growthShown = what;
-  $("growth-title").textContent = at && at.isSpan ? "Growth in the span" : data.timeline && data.files.length === 1 ? "Growth over the recording" : "Growth over the dumps";
-  $("growth-panel").hidden = !(data.growth || at && at.isSpan);
-  if (at && at.isSpan) { fill($("growth"), growthInSpan(at)); return; }
-  if (!data.growth) return;
-  const counter = data.growth.counter;
-  const hasCourse = data.growth.sites.some(site => site.values.length > 1);
-  const hasBirths = data.growth.sites.some(site => site.births);
-  // Each table needs its own header elements.
-  const head = () => [th(null, ""), ...(hasCourse ? [th(null, "course")] : []), ...(hasBirths ? [th(null, "births")] : []), th("number", "in all"), ...(counter ? [th("number", "per " + counter)] : []),
-                      ...(data.growth.has_time ? [th("number", "per second")] : []), th(null, "where")];
-  const rate = (site, value, per) => element("td", {class: "number", "data-per": grows(site) ? per : ""}, grows(site) && value !== null ? change(value, data.growth.unit) : "");
-  const row = site => {
-    const cells = [td(null, element("span", {class: "tag " + site.verdict.split(" ")[0]}, site.verdict)),
-                   ...(hasCourse ? [td(null, course(site.values, site.verdict))] : []),
-                   ...(hasBirths ? [td(null, course(site.births, site.verdict))] : []), td("number", change(site.growth, data.growth.unit))];
-    if (counter) cells.push(rate(site, site.per_count, counter));
-    if (data.growth.has_time) cells.push(rate(site, site.per_second, "s"));
-    const position = [site.position, site.callers && "called by " + site.callers.replaceAll(" < ", " ← ")].filter(Boolean).join(", ");
-    return element("tr", {}, ...cells, nameCell(site.name, position, `${site.why}.` + (site.labels ? " " + site.labels : "")));
-  };
-  const growing = data.growth.sites.filter(grows), others = data.growth.sites.filter(site => !grows(site));
-  const parts = [growing.length ? tableOf(head(), growing.map(row)) : element("p", {}, "No leak was found.")];
-  if (others.length) {
-    parts.push(element("details", {}, element("summary", {}, others.length === 1 ? "1 site grew and stopped, or goes up and down" : `${others.length} sites grew and stopped, or go up and down`),
-                       tableOf(head(), others.map(row))));
-  }
-  fill($("growth"), parts);
-}
-const grows = site => site.verdict === "leak" || site.verdict === "perhaps";
-
 // --- Timeline -----------------------------------------------------------------------------------------------------
 
 // Returns the values of a series.
-function seriesOf([unit, text]) {
-  const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  const values = [];
-  let value = 0, scale = 1, sum = 0;
-  for (const c of text) {
-    const digit = digits.indexOf(c);
-    sum += (digit & 31) * scale;
-    if (digit & 32) { scale *= 32; continue; }
-    value += sum % 2 ? -(sum - 1) / 2 : sum / 2;
-    values.push(value * unit);
-    sum = 0;
-    scale = 1;
-  }
-  return Float64Array.from(values);
+function seriesOf(text) {
+  let sum = 0;
+  return Float64Array.from(text.split(","), difference => sum += Number(difference));
 }
 function readTimeline() {
   const from = data.timeline;
@@ -553,8 +438,8 @@ function readTimeline() {
     times: seriesOf(from.times),
     accounts: from.accounts.map(account => ({...account, low: seriesOf(account.low), high: seriesOf(account.high), in_use: seriesOf(account.in_use),
                                              idle: optional(account.idle), unaccounted: optional(account.unaccounted)})),
-    rows: from.rows.map(([leaf, labels, unit, text]) => ({leaf, labels, values: seriesOf([unit, text]), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
-    host: optional(from.host), marks: from.marks, dumps: from.dumps || [], lost: from.lost};
+    rows: from.rows.map(([leaf, labels, series]) => ({leaf, labels, values: seriesOf(series), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
+    host: optional(from.host), marks: from.marks, lost: from.lost};
 }
 const timeline = data.timeline ? readTimeline() : null;
 const lastInstant = timeline ? timeline.times.length - 1 : 0;
@@ -568,14 +453,14 @@ function selection() {
 }
 const accountShown = () => timeline.accounts[Number(state.account)] || timeline.accounts[0];
 
-// Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`. One half of
-// the bands are those with the most bytes over the whole time, the others those with the most bytes at any instant.
+// Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`. The bands
+// are those with the most bytes at any instant.
 function bandsOf(numbers, key, most) {
   const bands = new Map();
   for (const number of numbers) {
     const row = timeline.rows[number], set = data.label_sets[row.labels];
     const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : data.tree.names[ownFrames.name[ownFrames.of[row.leaf]]];
-    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, sum: 0, variation: 0});
+    if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, variation: 0});
     const values = bands.get(name).values;
     for (let i = 0; i <= lastInstant; ++i) values[i] += row.values[i];
   }
@@ -583,14 +468,11 @@ function bandsOf(numbers, key, most) {
   for (const band of list) {
     band.values.forEach((value, i) => {
       band.most = Math.max(band.most, value);
-      band.sum += value;
       band.variation += i ? Math.abs(value - band.values[i - 1]) : 0;
     });
   }
   list.sort((a, b) => b.most - a.most);
   if (list.length <= most) return list;
-  const steady = [...list].sort((a, b) => b.sum - a.sum).slice(0, most / 2);
-  list.sort((a, b) => steady.includes(b) - steady.includes(a) || b.most - a.most);
   const other = {name: "other", values: new Float64Array(lastInstant + 1), most: 0, isOther: true};
   for (const band of list.splice(most)) for (let i = 0; i <= lastInstant; ++i) other.values[i] += band.values[i];
   return [...list, other];
@@ -699,35 +581,18 @@ function drawTimeline() {
   if (account.idle) stroke(i => account.in_use[i] - account.idle[i], "var(--text)", [2, 3]);
   if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
   if (showsLimit) stroke(() => account.limit, "rgb(var(--grow))", [8, 4]);
-  // A flag is a line at an instant, with a label. The labels of the first flags are placed first. A label is placed in the
-  // first row in which it touches no other label. It is left out if there is no such row, or if it touches an equal one.
-  const flags = [];
-  if (account.peak_instant !== undefined) flags.push([x(account.peak_instant), "var(--text)", "peak"]);
-  for (const mark of timeline.marks) if (mark.failed) flags.push([x(mark.instant), "rgb(var(--grow))", "failed"]);
-  for (const mark of timeline.marks) if (!mark.failed) flags.push([x(mark.instant), "var(--accent)", mark.text.split("/").pop().slice(0, 16)]);
-  for (const dump of timeline.dumps) {
-    const at = dump[0] / whole * width;
-    // The mark of the file that the process wrote names it.
-    if (!flags.some(flag => Math.abs(flag[0] - at) < 2)) flags.push([at, "var(--accent)", "dump"]);
-  }
-  for (const [at, colour] of flags) {
-    g.strokeStyle = resolved(colour);
-    g.beginPath(); g.moveTo(at, 2); g.lineTo(at, bottom); g.stroke();
-  }
-  const rows = [[], [], []];
+  // A flag is a line at an instant, with a label. A label is left out if there is no room for it.
+  const flags = timeline.marks.map(mark => mark.failed ? [x(mark.instant), "rgb(var(--grow))", "failed"]
+                                                       : [x(mark.instant), "var(--accent)", mark.text.split("/").pop().slice(0, 16)]);
+  if (account.peak_instant !== undefined) flags.unshift([x(account.peak_instant), "var(--text)", "peak"]);
+  const labels = [];
   for (const [at, colour, text] of flags) {
-    const size = g.measureText(text).width;
-    const left = at + 3 + size <= width ? at + 3 : Math.max(0, at - 3 - size);
-    const touches = label => left <= label.right + 6 && left + size >= label.left - 6;
-    if (rows.some(labels => labels.some(label => label.text === text && touches(label)))) continue;
-    const row = rows.findIndex(labels => !labels.some(touches));
-    if (row < 0) continue;
-    rows[row].push({text, left, right: left + size});
-    // The background of the label hides the lines below it.
-    g.fillStyle = resolved("var(--panel)");
-    g.fillRect(left - 2, 12 * row + 1, size + 4, 13);
-    g.fillStyle = resolved(colour);
-    g.fillText(text, left, 12 * row + 11);
+    g.fillStyle = g.strokeStyle = resolved(colour);
+    g.beginPath(); g.moveTo(at, 2); g.lineTo(at, bottom); g.stroke();
+    const size = g.measureText(text).width, left = at + 3 + size <= width ? at + 3 : Math.max(0, at - 3 - size);
+    if (labels.some(label => left <= label.right + 6 && left + size >= label.left - 6)) continue;
+    labels.push({left, right: left + size});
+    g.fillText(text, left, 11);
   }
   for (const [from, to] of timeline.lost) {
     g.globalAlpha = .25;
@@ -872,11 +737,9 @@ function draw() {
   compute();
   if (timeline) { drawTimeline(); describeInstant(); }
   drawFlame();
-  drawGrowth();
   drawFunctions();
   drawLibraries();
   drawLabels();
-  drawSizes();
   $("functions-title").textContent = view.changing ? "Functions, by change" : "Functions";
   remember();
 }
@@ -914,7 +777,9 @@ $("comments").textContent = data.files.map(file => file.path + "\n" + file.comme
 fill($("verdict"), [element("p", {}, data.verdict),
   ...data.findings.map(finding => element("details", {},
     element("summary", {}, element("span", {class: "tag " + finding.code.toLowerCase()}, finding.code), " " + finding.sentence),
-    element("p", {}, `${finding.evidence} (sure: ${finding.sure}). What to do: ${finding.action}.`), element("code", {}, finding.next))),
+    element("p", {}, `${finding.evidence} (sure: ${finding.sure}). What to do: ${finding.action}.`), element("code", {}, finding.next),
+    ...[["course", "by dump"], ["births", "live bytes, by time of birth"]].filter(([key]) => finding[key] && finding[key].length > 1)
+      .map(([key, text]) => element("p", {class: key}, course(finding[key], finding.code.toLowerCase()), " ", element("span", {class: "muted"}, text))))),
   element("p", {class: "muted"}, data.trust)]);
 readPattern();
 drawDevices();

@@ -173,7 +173,7 @@ absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
   ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}));
   const std::lock_guard<std::mutex> lock(parsing_);
   ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
-  return Held(ReportPage(std::move(profiles), false, nullptr, ViewOptions(), ""), std::move(profile.held));
+  return Held(ReportPage(std::move(profiles), nullptr, ViewOptions(), ""), std::move(profile.held));
 }
 
 Fleet::Text Fleet::Metrics() const {

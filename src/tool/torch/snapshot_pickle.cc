@@ -1,8 +1,8 @@
 // See snapshot_pickle.h.
 //
-// The contents are not built as a tree. When a dictionary or a list is complete, it is closed: it becomes a number of a
-// frame, a call stack, an event, a block or a segment in the TorchSnapshot, by its keys. A container is complete at the
-// latest when it becomes an element of another one, or when the memo is asked for it.
+// The contents are not built as a tree. A dictionary becomes a number of a frame, an event, a block or a segment in the
+// TorchSnapshot, by its keys, as soon as its items are set: a pickle sets them all at once. A list can get elements
+// many times. It is closed when it becomes an element of another container, or when the memo is asked for it.
 #include "src/tool/torch/snapshot_pickle.h"
 
 #include <fcntl.h>
@@ -12,12 +12,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "src/base/descriptor.h"
 #include "src/tool/util/terminal.h"
 #include "src/tool/util/text.h"
@@ -32,6 +32,7 @@ constexpr size_t kMostValues = size_t{1} << 24;      // on the stack
 constexpr size_t kMostOpen = size_t{1} << 16;        // lists and dictionaries that are not closed
 constexpr size_t kMostMemoValues = size_t{1} << 26;  // in the memo
 constexpr size_t kMostDevices = 1024;
+constexpr size_t kMostEvents = UINT32_MAX - 1;
 constexpr uint64_t kMostAddress = (uint64_t{1} << 50) - 1;  // RecordedEvent::id has more bits for other purposes
 constexpr int64_t kMostBytes = int64_t{1} << 48;
 
@@ -53,56 +54,43 @@ GzipFile OpenGzip(const std::string& path) {
 class Input {
  public:
   Input(GzipFile file, size_t file_bytes)
-      : file_(std::move(file)), progress_(file_bytes >> 20, "MiB of the snapshot read"), buffer_(kBufferBytes, '\0') {}
+      : file_(std::move(file)), progress_(file_bytes >> 20, "MiB of the snapshot read") {
+    gzbuffer(file_.get(), 1 << 20);
+  }
 
   // Returns the number of the byte that is read next.
-  uint64_t position() const { return before_ + at_; }
-  // Stores the next `count` bytes. Returns false if the file has fewer.
+  uint64_t position() const { return static_cast<uint64_t>(gztell(file_.get())); }
+  // Stores the next `count` bytes, at most INT_MAX. Returns false if the file has fewer.
   bool Read(size_t count, std::string* bytes) {
-    bytes->clear();
-    while (bytes->size() < count) {
-      if (at_ == size_ && !Fill()) return false;
-      const size_t part = std::min(count - bytes->size(), size_ - at_);
-      bytes->append(buffer_.data() + at_, part);
-      at_ += part;
-    }
-    return true;
+    bytes->resize(count);
+    return gzread(file_.get(), bytes->data(), static_cast<unsigned>(count)) == static_cast<int>(count);
   }
   // Stores a number of `count` <= 8 bytes, the lowest byte first. Returns false if the file has fewer.
   bool ReadNumber(size_t count, uint64_t* number) {
     *number = 0;
     for (size_t i = 0; i < count; ++i) {
-      if (at_ == size_ && !Fill()) return false;
-      *number |= uint64_t{static_cast<uint8_t>(buffer_[at_++])} << (8 * i);
+      const int byte = gzgetc(file_.get());
+      if (byte < 0) return false;
+      *number |= static_cast<uint64_t>(byte) << (8 * i);
     }
     return true;
   }
-  // The reason if reading has failed before the end of the file; "" otherwise.
-  const std::string& problem() const { return problem_; }
-
- private:
-  static constexpr size_t kBufferBytes = 1 << 20;
-
-  bool Fill() {
-    before_ += size_;
-    const int count = gzread(file_.get(), buffer_.data(), kBufferBytes);
-    if (int code = 0; count < 0) problem_ = Cat("the file cannot be read: ", gzerror(file_.get(), &code));
-    at_ = 0;
-    size_ = static_cast<size_t>(std::max(count, 0));
-    const size_t done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
+  void ReportProgress() {
+    const auto done = static_cast<size_t>(std::max<z_off_t>(gzoffset(file_.get()), 0)) >> 20;
     progress_.Advance(done - std::min(done, reported_));
     reported_ = done;
-    return count > 0;
+  }
+  // The reason if reading has failed before the end of the file; "" otherwise.
+  std::string problem() const {
+    int code = Z_OK;
+    const char* const text = gzerror(file_.get(), &code);
+    return code == Z_OK ? "" : Cat("the file cannot be read: ", text);
   }
 
+ private:
   const GzipFile file_;
   Progress progress_;
   size_t reported_ = 0;
-  std::string buffer_;
-  size_t at_ = 0;
-  size_t size_ = 0;
-  uint64_t before_ = 0;  // bytes before the buffer
-  std::string problem_;
 };
 
 // The keys that are read.
@@ -133,21 +121,21 @@ constexpr const char* kKeyNames[kKeys] = {"name",    "filename",       "line",  
                                           "blocks",  "segments",       "device_traces"};
 
 enum class Type : uint8_t {
-  kAbsent,   // a dictionary has no such key
-  kNone,     // None
-  kOther,    // a value of which nothing is read
-  kInteger,  // the number itself
-  kText,     // number of a text
-  kMark,     // the start of the elements of a container
-  kOpen,     // index in Machine::open_: a dictionary or list that is not closed
-  kFrame,    // these have the number of an element of the TorchSnapshot
+  kAbsent,      // a dictionary has no such key
+  kNone,        // None
+  kOther,       // a value of which nothing is read
+  kInteger,     // the number itself
+  kText,        // number of a text
+  kMark,        // the start of the elements of a container
+  kDictionary,  // 1 plus its number in the memo; 0: it has none
+  kRoot,        // the dictionary with the segments or the traces
+  kOpenList,    // index in Machine::open_
+  kFrame,       // these have the number of an element of the TorchSnapshot
   kStack,
   kEvent,
   kBlock,
   kSegment,
-  kEmptyList,
-  kRuns,   // index in Machine::lists_: events, blocks or segments
-  kLists,  // index in Machine::lists_of_lists_: lists of events
+  kList,  // index in Machine::lists_; 0: the empty list
 };
 
 struct Value {
@@ -167,21 +155,18 @@ class MemoValue {
   uint64_t word_;
 };
 
-// A dictionary or a list to which elements can be added.
-struct Container {
-  bool is_list = false;
-  size_t position = 0;         // on the stack
-  std::optional<size_t> memo;  // its number in the memo
-  std::array<Value, kKeys> values;
-  // A list of equal types. kEmptyList: it has no elements; kOther: the types differ.
-  Type elements = Type::kEmptyList;
-  std::vector<uint32_t> numbers;  // of frames, or of lists
-  Runs runs;                      // of events, blocks or segments
+using Items = std::array<Value, kKeys>;  // of a dictionary
+
+// The numbers of elements of one type. kAbsent: it has none; kOther: the types differ.
+struct List {
+  Type elements = Type::kAbsent;
+  std::vector<uint32_t> numbers;
 };
 
-struct ListOfRuns {
-  Type elements;
-  Runs runs;
+// A list to which elements can be added.
+struct OpenList : List {
+  size_t position = 0;         // on the stack
+  std::optional<size_t> memo;  // its number in the memo
 };
 
 class Machine {
@@ -190,18 +175,18 @@ class Machine {
     for (uint8_t key = 0; key < kKeys; ++key) key_texts_[key] = snapshot_.texts.Number(kKeyNames[key]);
     snapshot_.stacks.emplace_back();
     stack_numbers_.emplace("", 0);
-    snapshot_.block_lists.emplace_back();
   }
 
   // Runs the program of the pickle. The message of an error has the number of the byte.
   absl::Status Run() {
     bool has_ended = false;
-    while (!has_ended) {
+    for (size_t steps = 0; !has_ended; ++steps) {
+      if (steps % (1 << 20) == 0) input_.ReportProgress();
       const uint64_t at = input_.position();
       const absl::Status status = Step(at, &has_ended);
       if (!status.ok()) return absl::Status(status.code(), Cat("byte ", at, ": ", std::string(status.message())));
     }
-    return snapshot_.events.Flush();
+    return absl::OkStatus();
   }
 
  private:
@@ -249,9 +234,9 @@ class Machine {
       case 0x8d:  // BINUNICODE8
         return Text(8);
       case ']':
-        return PushContainer(true);
+        return PushList();
       case '}':
-        return PushContainer(false);
+        return Push({Type::kDictionary, 0});
       case ')':  // EMPTY_TUPLE
         return Push({Type::kOther, 0});
       case 0x85:  // TUPLE1 to TUPLE3
@@ -292,12 +277,10 @@ class Machine {
         ASSIGN_OR_RETURN(const uint64_t number, Number(code == 'h' ? 1 : 4));
         return Get(number);
       }
-      default: {
-        char text[8];
-        std::snprintf(text, sizeof(text), "0x%02x", static_cast<unsigned>(code));
-        return Wrong(Cat("the pickle has the instruction ", text,
+      default:
+        return Wrong(
+            absl::StrCat("the pickle has the instruction 0x", absl::Hex(code, absl::kZeroPad2),
                          ", which is not one for plain data; hbmprof does not run it: a pickle can execute any code"));
-      }
     }
   }
 
@@ -342,31 +325,23 @@ class Machine {
     return Push({Type::kText, snapshot_.texts.Number(text_)});
   }
 
-  absl::Status PushContainer(bool is_list) {
-    // A container cannot be the key of a dictionary directly below it. So that dictionary is complete. It is closed
-    // here, because thousands of elements of a list can be on the stack.
-    if (!stack_.empty() && stack_.back().type == Type::kOpen &&
-        !open_[static_cast<size_t>(stack_.back().number)].is_list) {
-      RETURN_IF_ERROR(Close(stack_.size() - 1));
-    }
+  absl::Status PushList() {
     if (free_.empty()) {
       if (open_.size() == kMostOpen) return absl::ResourceExhaustedError("the lists of the pickle are too deep");
       free_.push_back(open_.size());
       open_.emplace_back();
     }
     const size_t index = free_.back();
-    RETURN_IF_ERROR(Push({Type::kOpen, static_cast<int64_t>(index)}));
+    RETURN_IF_ERROR(Push({Type::kOpenList, static_cast<int64_t>(index)}));
     free_.pop_back();
-    Container& container = open_[index];
-    container.is_list = is_list;
-    container.position = stack_.size() - 1;
+    open_[index].position = stack_.size() - 1;
     return absl::OkStatus();
   }
 
   // The elements of a tuple are not read.
   absl::Status Tuple(size_t count) {
     if (stack_.size() < count) return Wrong("an element of a tuple is missing");
-    for (size_t i = stack_.size() - count; i < stack_.size(); ++i) RETURN_IF_ERROR(Close(i));
+    for (size_t i = stack_.size() - count; i < stack_.size(); ++i) Close(i);
     stack_.resize(stack_.size() - count);
     return Push({Type::kOther, 0});
   }
@@ -379,49 +354,33 @@ class Machine {
     return first;
   }
 
-  // Returns the container that is below `end`, the position of its first new element or of the mark before that.
-  absl::StatusOr<Container*> Below(size_t end, bool is_list) {
-    if (end > 0 && stack_[end - 1].type == Type::kOpen) {
-      Container& container = open_[static_cast<size_t>(stack_[end - 1].number)];
-      if (container.is_list == is_list) return &container;
-    }
-    return Wrong(Cat("an element is added to a value that is not a ", is_list ? "list" : "dictionary",
-                     ", or that is in use already"));
-  }
-
   absl::Status Put(uint64_t number) {
     if (stack_.empty() || stack_.back().type == Type::kMark) return Wrong("the value for the memo is missing");
     if (number > memo_.size()) return Wrong(Cat("number ", number, " of the memo comes before smaller ones"));
     if (number >= kMostMemoValues) return absl::ResourceExhaustedError("the memo of the pickle is too large");
-    Value value = stack_.back();
-    if (value.type == Type::kInteger) return Wrong("a number is put into the memo");
-    if (value.type == Type::kOpen) {
-      Container& container = open_[static_cast<size_t>(value.number)];
-      if (container.memo.has_value() && container.memo != number) {
-        RETURN_IF_ERROR(Close(stack_.size() - 1));
-        value = stack_.back();
-      } else {
-        container.memo = number;
-      }
+    if (stack_.back().type == Type::kInteger) return Wrong("a number is put into the memo");
+    if (stack_.back().type == Type::kOpenList) {
+      OpenList& list = open_[static_cast<size_t>(stack_.back().number)];
+      // A list has one number at most while it is open.
+      if (list.memo.has_value()) Close(stack_.size() - 1);
+      if (stack_.back().type == Type::kOpenList) list.memo = number;
     }
     if (number == memo_.size()) {
-      memo_.emplace_back(value);
+      memo_.emplace_back(stack_.back());
     } else {
-      // The container that had this number has it no longer.
+      // The list that had this number has it no longer.
       const Value before = memo_[number].value();
-      if (before.type == Type::kOpen && (value.type != Type::kOpen || value.number != before.number)) {
-        open_[static_cast<size_t>(before.number)].memo.reset();
-      }
-      memo_[number] = MemoValue(value);
+      if (before.type == Type::kOpenList) open_[static_cast<size_t>(before.number)].memo.reset();
+      memo_[number] = MemoValue(stack_.back());
     }
+    if (stack_.back().type == Type::kDictionary) stack_.back().number = static_cast<int64_t>(number) + 1;
     return absl::OkStatus();
   }
 
   absl::Status Get(uint64_t number) {
     if (number >= memo_.size()) return Wrong(Cat("the memo has no number ", number));
-    if (memo_[number].value().type == Type::kOpen) {
-      RETURN_IF_ERROR(Close(open_[static_cast<size_t>(memo_[number].value().number)].position));
-    }
+    const Value value = memo_[number].value();
+    if (value.type == Type::kOpenList) Close(open_[static_cast<size_t>(value.number)].position);
     return Push(memo_[number].value());
   }
 
@@ -429,133 +388,107 @@ class Machine {
 
   // Adds the values from `first` on to the list below `end`, and removes them and what is between.
   absl::Status Append(size_t first, size_t end) {
-    ASSIGN_OR_RETURN(Container * list, Below(end, true));
+    if (end == 0 || stack_[end - 1].type != Type::kOpenList) {
+      return Wrong("an element is added to a value that is not a list, or that is in use already");
+    }
+    OpenList& list = open_[static_cast<size_t>(stack_[end - 1].number)];
     for (size_t i = first; i < stack_.size(); ++i) {
-      RETURN_IF_ERROR(Close(i));
-      // Closing an element cannot close the list, because the list is not an element of its elements.
-      AddTo(*list, stack_[i]);
+      Close(i);  // cannot close the list, because the list is not an element of its elements
+      const auto [type, number] = stack_[i];
+      const bool is_read = type == Type::kFrame || type == Type::kEvent || type == Type::kBlock ||
+                           type == Type::kSegment || type == Type::kList;
+      if (list.elements == Type::kAbsent) list.elements = type;
+      if (!is_read || list.elements != type) list.elements = Type::kOther;
+      if (list.elements == type && number != kNoEvent) list.numbers.push_back(static_cast<uint32_t>(number));
     }
     stack_.resize(end);
     return absl::OkStatus();
-  }
-
-  static void AddTo(Container& list, const Value& value) {
-    Type type = value.type;
-    if (type == Type::kEmptyList) type = Type::kRuns;
-    const auto number = static_cast<uint32_t>(value.number);
-    if (list.elements == Type::kEmptyList) list.elements = type;
-    if (list.elements != type) list.elements = Type::kOther;
-    switch (list.elements) {
-      case Type::kFrame:
-        list.numbers.push_back(number);
-        return;
-      case Type::kRuns:
-        // Number 0 of lists_ is an empty list.
-        list.numbers.push_back(value.type == Type::kEmptyList ? 0 : number);
-        return;
-      case Type::kEvent:
-        if (value.number == kNoEvent) return;
-        [[fallthrough]];
-      case Type::kBlock:
-      case Type::kSegment:
-        if (!list.runs.empty() && list.runs.back().first + list.runs.back().count == number) {
-          ++list.runs.back().count;
-        } else {
-          list.runs.push_back({number, 1});
-        }
-        return;
-      default:
-        list.elements = Type::kOther;
-    }
   }
 
   // Likewise, pairs of keys and values to the dictionary below `end`.
   absl::Status SetItems(size_t first, size_t end) {
-    ASSIGN_OR_RETURN(Container * dictionary, Below(end, false));
+    if (end == 0 || stack_[end - 1].type != Type::kDictionary) {
+      return Wrong("an element is added to a value that is not a dictionary, or that is in use already");
+    }
     if ((stack_.size() - first) % 2 != 0) return Wrong("a key has no value");
+    Items items;
     for (size_t i = first; i < stack_.size(); i += 2) {
-      RETURN_IF_ERROR(Close(i));
-      RETURN_IF_ERROR(Close(i + 1));
+      Close(i);
+      Close(i + 1);
       if (stack_[i].type != Type::kText) continue;
       const auto* const key = std::find(key_texts_.begin(), key_texts_.end(), stack_[i].number);
-      if (key != key_texts_.end()) dictionary->values[static_cast<size_t>(key - key_texts_.begin())] = stack_[i + 1];
+      if (key != key_texts_.end()) items[static_cast<size_t>(key - key_texts_.begin())] = stack_[i + 1];
     }
     stack_.resize(end);
+    ASSIGN_OR_RETURN(const Value value, ValueOf(items));
+    // A dictionary of another kind, such as the settings of the allocator, is not read. It stays a dictionary.
+    if (value.type == Type::kOther) return absl::OkStatus();
+    const auto memo = static_cast<size_t>(std::exchange(stack_.back(), value).number);
+    if (memo != 0 && memo_[memo - 1].value().type == Type::kDictionary) memo_[memo - 1] = MemoValue(value);
     return absl::OkStatus();
   }
 
-  // Closes the container at a position of the stack, if there is one.
-  absl::Status Close(size_t position) {
-    if (stack_[position].type != Type::kOpen) return absl::OkStatus();
-    const auto index = static_cast<size_t>(stack_[position].number);
-    ASSIGN_OR_RETURN(const Value value, open_[index].is_list ? ListValue(open_[index]) : DictionaryValue(open_[index]));
-    stack_[position] = value;
-    if (open_[index].memo.has_value()) memo_[*open_[index].memo] = MemoValue(value);
-    open_[index] = Container();
-    free_.push_back(index);
-    return absl::OkStatus();
+  // Closes the list at a position of the stack, if there is an open one.
+  void Close(size_t position) {
+    if (stack_[position].type != Type::kOpenList) return;
+    OpenList& list = open_[static_cast<size_t>(stack_[position].number)];
+    free_.push_back(static_cast<size_t>(stack_[position].number));
+    stack_[position] = ValueOf(list);
+    if (list.memo.has_value()) memo_[*list.memo] = MemoValue(stack_[position]);
+    list = OpenList();
   }
 
-  absl::StatusOr<Value> ListValue(Container& list) {
-    switch (list.elements) {
-      case Type::kEmptyList:
-        return Value{Type::kEmptyList, 0};
-      case Type::kFrame: {
-        const std::string key(reinterpret_cast<const char*>(list.numbers.data()),
-                              list.numbers.size() * sizeof(list.numbers[0]));
-        const auto [entry, is_new] = stack_numbers_.try_emplace(key, static_cast<uint32_t>(snapshot_.stacks.size()));
-        if (is_new) snapshot_.stacks.push_back(std::move(list.numbers));
-        return Value{Type::kStack, entry->second};
-      }
-      case Type::kEvent:
-      case Type::kBlock:
-      case Type::kSegment:
-        lists_.push_back({list.elements, std::move(list.runs)});
-        return Value{Type::kRuns, static_cast<int64_t>(lists_.size() - 1)};
-      case Type::kRuns:
-        lists_of_lists_.push_back(std::move(list.numbers));
-        return Value{Type::kLists, static_cast<int64_t>(lists_of_lists_.size() - 1)};
-      default:
-        return Value{Type::kOther, 0};
+  Value ValueOf(List& list) {
+    if (list.elements == Type::kAbsent) return {Type::kList, 0};
+    if (list.elements == Type::kOther) return {Type::kOther, 0};
+    if (list.elements != Type::kFrame) {
+      lists_.push_back(std::move(list));
+      return {Type::kList, static_cast<int64_t>(lists_.size() - 1)};
     }
+    const std::string key(reinterpret_cast<const char*>(list.numbers.data()),
+                          list.numbers.size() * sizeof(list.numbers[0]));
+    const auto [entry, is_new] = stack_numbers_.try_emplace(key, static_cast<uint32_t>(snapshot_.stacks.size()));
+    if (is_new) snapshot_.stacks.push_back(std::move(list.numbers));
+    return {Type::kStack, entry->second};
   }
 
-  // A dictionary of another kind, such as the settings of the allocator, is not read.
-  absl::StatusOr<Value> DictionaryValue(const Container& dictionary) {
-    const auto has = [&](Key key) { return dictionary.values[key].type != Type::kAbsent; };
-    if (has(kAction)) return EventOf(dictionary);
-    if (has(kBlocks)) return SegmentOf(dictionary);
-    if (has(kState) && has(kSize)) return BlockOf(dictionary);
-    if (has(kFilename) && has(kName)) return FrameOf(dictionary);
-    return Value{Type::kOther, 0};
+  absl::StatusOr<Value> ValueOf(const Items& items) {
+    const auto has = [&](Key key) { return items[key].type != Type::kAbsent; };
+    if (has(kAction)) return EventOf(items);
+    if (has(kBlocks)) return SegmentOf(items);
+    if (has(kState) && has(kSize)) return BlockOf(items);
+    if (has(kFilename) && has(kName)) return FrameOf(items);
+    if (!has(kSegments) && !has(kDeviceTraces)) return Value{Type::kOther, 0};
+    root_ = items;
+    return Value{Type::kRoot, 0};
   }
 
   static absl::Status WrongType(const char* what, Key key, const char* expected) {
     return Wrong(Cat("'", kKeyNames[key], "' of ", what, " is not ", expected));
   }
   // These return the value of a key.
-  static absl::StatusOr<int64_t> IntegerOf(const Container& dictionary, const char* what, Key key, int64_t most) {
-    const Value& value = dictionary.values[key];
+  static absl::StatusOr<int64_t> IntegerOf(const Items& items, const char* what, Key key, int64_t most) {
+    const Value& value = items[key];
     if (value.type == Type::kInteger && value.number >= 0 && value.number <= most) return value.number;
     return WrongType(what, key, most == INT64_MAX ? "a whole number" : "a whole number of the right size");
   }
-  static absl::StatusOr<uint32_t> TextOf(const Container& dictionary, const char* what, Key key) {
-    const Value& value = dictionary.values[key];
+  static absl::StatusOr<uint32_t> TextOf(const Items& items, const char* what, Key key) {
+    const Value& value = items[key];
     if (value.type == Type::kText) return static_cast<uint32_t>(value.number);
     return WrongType(what, key, "a text");
   }
-  static absl::StatusOr<uint32_t> StackOf(const Container& dictionary, const char* what) {
-    const Value& value = dictionary.values[kFrames];
+  static absl::StatusOr<uint32_t> StackOf(const Items& items, const char* what) {
+    const Value& value = items[kFrames];
     if (value.type == Type::kStack) return static_cast<uint32_t>(value.number);
-    if (value.type == Type::kAbsent || value.type == Type::kNone || value.type == Type::kEmptyList) return 0;
+    const bool is_empty = value.type == Type::kList && value.number == 0;
+    if (value.type == Type::kAbsent || value.type == Type::kNone || is_empty) return 0;
     return WrongType(what, kFrames, "a list of frames");
   }
   // Takes the list: a second use of it finds no elements. PyTorch uses each list once.
-  absl::StatusOr<Runs> RunsOf(const Value& value, Type elements, const char* what, Key key) {
-    if (value.type == Type::kEmptyList) return Runs();
-    if (value.type == Type::kRuns) {
-      ListOfRuns& list = lists_[static_cast<size_t>(value.number)];
-      if (list.elements == elements || list.elements == Type::kEmptyList) return std::exchange(list.runs, {});
+  absl::StatusOr<std::vector<uint32_t>> NumbersOf(const Value& value, Type elements, const char* what, Key key) {
+    if (value.type == Type::kList) {
+      List& list = lists_[static_cast<size_t>(value.number)];
+      if (list.elements == elements || list.elements == Type::kAbsent) return std::exchange(list.numbers, {});
     }
     return WrongType(what, key,
                      elements == Type::kBlock     ? "a list of blocks"
@@ -563,11 +496,11 @@ class Machine {
                                                   : "a list of lists of events");
   }
 
-  absl::StatusOr<Value> FrameOf(const Container& dictionary) {
+  absl::StatusOr<Value> FrameOf(const Items& items) {
     TorchFrame frame;
-    ASSIGN_OR_RETURN(frame.function, TextOf(dictionary, "a frame", kName));
-    ASSIGN_OR_RETURN(frame.file, TextOf(dictionary, "a frame", kFilename));
-    const Value& line = dictionary.values[kLine];
+    ASSIGN_OR_RETURN(frame.function, TextOf(items, "a frame", kName));
+    ASSIGN_OR_RETURN(frame.file, TextOf(items, "a frame", kFilename));
+    const Value& line = items[kLine];
     if (line.type == Type::kInteger) frame.line = std::max<int64_t>(line.number, 0);  // negative: not known
     if (line.type != Type::kInteger && line.type != Type::kAbsent) return WrongType("a frame", kLine, "a whole number");
     char key[sizeof(frame)];
@@ -578,7 +511,7 @@ class Machine {
     return Value{Type::kFrame, entry->second};
   }
 
-  absl::StatusOr<Value> EventOf(const Container& dictionary) {
+  absl::StatusOr<Value> EventOf(const Items& items) {
     constexpr const char* kWhat = "an event";
     constexpr std::pair<const char*, TorchAction> kActions[] = {
         {"alloc", TorchAction::kAlloc},
@@ -591,7 +524,7 @@ class Machine {
         {"oom", TorchAction::kOutOfMemory},
         {"snapshot", TorchAction::kSnapshot},
     };
-    ASSIGN_OR_RETURN(const uint32_t action_text, TextOf(dictionary, kWhat, kAction));
+    ASSIGN_OR_RETURN(const uint32_t action_text, TextOf(items, kWhat, kAction));
     const std::string& action = snapshot_.texts.text(action_text);
     const auto* const found = std::find_if(std::begin(kActions), std::end(kActions),
                                            [&](const auto& known) { return action == known.first; });
@@ -603,64 +536,63 @@ class Machine {
     TorchEvent event;
     event.action = found->second;
     if (event.action == TorchAction::kOutOfMemory) {
-      if (dictionary.values[kDeviceFree].type != Type::kAbsent) {
-        ASSIGN_OR_RETURN(const int64_t free, IntegerOf(dictionary, kWhat, kDeviceFree, kMostBytes));
+      if (items[kDeviceFree].type != Type::kAbsent) {
+        ASSIGN_OR_RETURN(const int64_t free, IntegerOf(items, kWhat, kDeviceFree, kMostBytes));
         event.address = static_cast<uint64_t>(free);
       }
     } else if (event.action != TorchAction::kSnapshot) {
-      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddr, kMostAddress));
+      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(items, kWhat, kAddr, kMostAddress));
       event.address = static_cast<uint64_t>(address);
     }
     if (event.action != TorchAction::kSnapshot) {
-      ASSIGN_OR_RETURN(event.bytes, IntegerOf(dictionary, kWhat, kSize, kMostBytes));
+      ASSIGN_OR_RETURN(event.bytes, IntegerOf(items, kWhat, kSize, kMostBytes));
     }
-    if (dictionary.values[kTimeUs].type != Type::kAbsent) {
-      ASSIGN_OR_RETURN(event.time_us, IntegerOf(dictionary, kWhat, kTimeUs, INT64_MAX));
+    if (items[kTimeUs].type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(event.time_us, IntegerOf(items, kWhat, kTimeUs, INT64_MAX));
     }
-    ASSIGN_OR_RETURN(event.stack, StackOf(dictionary, kWhat));
-    if (dictionary.values[kUserMetadata].type == Type::kText) {
-      event.metadata = static_cast<uint32_t>(dictionary.values[kUserMetadata].number);
+    ASSIGN_OR_RETURN(event.stack, StackOf(items, kWhat));
+    if (items[kUserMetadata].type == Type::kText) {
+      event.metadata = static_cast<uint32_t>(items[kUserMetadata].number);
     }
-    RETURN_IF_ERROR(snapshot_.events.Add(event));
-    return Value{Type::kEvent, int64_t{snapshot_.events.size()} - 1};
+    if (snapshot_.events.size() == kMostEvents) return absl::ResourceExhaustedError("the trace has too many events");
+    snapshot_.events.push_back(event);
+    return Value{Type::kEvent, static_cast<int64_t>(snapshot_.events.size() - 1)};
   }
 
-  absl::StatusOr<Value> BlockOf(const Container& dictionary) {
+  absl::StatusOr<Value> BlockOf(const Items& items) {
     constexpr const char* kWhat = "a block";
     TorchBlock block;
-    ASSIGN_OR_RETURN(const uint32_t state, TextOf(dictionary, kWhat, kState));
+    ASSIGN_OR_RETURN(const uint32_t state, TextOf(items, kWhat, kState));
     // A block that waits for a stream is free for the program.
     block.is_live = snapshot_.texts.text(state) == "active_allocated";
-    ASSIGN_OR_RETURN(block.room, IntegerOf(dictionary, kWhat, kSize, kMostBytes));
+    ASSIGN_OR_RETURN(block.room, IntegerOf(items, kWhat, kSize, kMostBytes));
     block.bytes = block.room;
-    const Value& requested = dictionary.values[kRequestedSize];
+    const Value& requested = items[kRequestedSize];
     if (requested.type != Type::kAbsent) {
-      ASSIGN_OR_RETURN(const int64_t bytes, IntegerOf(dictionary, kWhat, kRequestedSize, kMostBytes));
+      ASSIGN_OR_RETURN(const int64_t bytes, IntegerOf(items, kWhat, kRequestedSize, kMostBytes));
       if (bytes > 0) block.bytes = std::min(bytes, block.room);
     }
-    if (dictionary.values[kAddress].type != Type::kAbsent) {
-      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddress, kMostAddress));
+    if (items[kAddress].type != Type::kAbsent) {
+      ASSIGN_OR_RETURN(const int64_t address, IntegerOf(items, kWhat, kAddress, kMostAddress));
       block.address = static_cast<uint64_t>(address);
       block.has_address = true;
     }
-    ASSIGN_OR_RETURN(block.stack, StackOf(dictionary, kWhat));
+    ASSIGN_OR_RETURN(block.stack, StackOf(items, kWhat));
     snapshot_.blocks.push_back(block);
     return Value{Type::kBlock, static_cast<int64_t>(snapshot_.blocks.size() - 1)};
   }
 
-  absl::StatusOr<Value> SegmentOf(const Container& dictionary) {
+  absl::StatusOr<Value> SegmentOf(const Items& items) {
     constexpr const char* kWhat = "a segment";
     TorchSegment segment;
-    ASSIGN_OR_RETURN(const int64_t device, IntegerOf(dictionary, kWhat, kDevice, kMostDevices - 1));
+    ASSIGN_OR_RETURN(const int64_t device, IntegerOf(items, kWhat, kDevice, kMostDevices - 1));
     segment.device = static_cast<uint32_t>(device);
-    ASSIGN_OR_RETURN(const int64_t address, IntegerOf(dictionary, kWhat, kAddress, kMostAddress));
+    ASSIGN_OR_RETURN(const int64_t address, IntegerOf(items, kWhat, kAddress, kMostAddress));
     segment.address = static_cast<uint64_t>(address);
-    ASSIGN_OR_RETURN(segment.bytes, IntegerOf(dictionary, kWhat, kTotalSize, kMostBytes));
-    ASSIGN_OR_RETURN(segment.stack, StackOf(dictionary, kWhat));
-    ASSIGN_OR_RETURN(Runs blocks, RunsOf(dictionary.values[kBlocks], Type::kBlock, kWhat, kBlocks));
-    segment.blocks = static_cast<uint32_t>(snapshot_.block_lists.size());
-    snapshot_.block_lists.push_back(std::move(blocks));
-    snapshot_.segments.push_back(segment);
+    ASSIGN_OR_RETURN(segment.bytes, IntegerOf(items, kWhat, kTotalSize, kMostBytes));
+    ASSIGN_OR_RETURN(segment.stack, StackOf(items, kWhat));
+    ASSIGN_OR_RETURN(segment.blocks, NumbersOf(items[kBlocks], Type::kBlock, kWhat, kBlocks));
+    snapshot_.segments.push_back(std::move(segment));
     return Value{Type::kSegment, static_cast<int64_t>(snapshot_.segments.size() - 1)};
   }
 
@@ -670,26 +602,25 @@ class Machine {
     constexpr const char* kWhat = "the snapshot";
     const absl::Status none =
         Wrong("the pickle has no 'segments' and 'device_traces', so it is not a snapshot of PyTorch's memory");
-    if (stack_.size() != 1 || stack_[0].type != Type::kOpen) return none;
-    const Container root = open_[static_cast<size_t>(stack_[0].number)];
-    if (root.is_list) {
-      if (root.elements != Type::kSegment) return none;
-      snapshot_.state = root.runs;
-      return absl::OkStatus();
+    if (stack_.size() != 1) return none;
+    Close(0);
+    if (stack_[0].type == Type::kList) {
+      List& list = lists_[static_cast<size_t>(stack_[0].number)];
+      snapshot_.state = std::move(list.numbers);
+      return list.elements == Type::kSegment ? absl::OkStatus() : none;
     }
-    const Value& segments = root.values[kSegments];
-    const Value& traces = root.values[kDeviceTraces];
-    if (segments.type == Type::kAbsent && traces.type == Type::kAbsent) return none;
+    if (stack_[0].type != Type::kRoot) return none;
+    const Value& segments = root_[kSegments];
+    const Value& traces = root_[kDeviceTraces];
     if (segments.type != Type::kAbsent) {
-      ASSIGN_OR_RETURN(snapshot_.state, RunsOf(segments, Type::kSegment, kWhat, kSegments));
+      ASSIGN_OR_RETURN(snapshot_.state, NumbersOf(segments, Type::kSegment, kWhat, kSegments));
     }
-    if (traces.type == Type::kAbsent || traces.type == Type::kEmptyList) return absl::OkStatus();
-    if (traces.type != Type::kLists) return WrongType(kWhat, kDeviceTraces, "a list of lists of events");
-    const std::vector<uint32_t>& lists = lists_of_lists_[static_cast<size_t>(traces.number)];
+    if (traces.type == Type::kAbsent) return absl::OkStatus();
+    ASSIGN_OR_RETURN(const std::vector<uint32_t> lists, NumbersOf(traces, Type::kList, kWhat, kDeviceTraces));
     if (lists.size() > kMostDevices) return absl::ResourceExhaustedError("there are too many devices");
     for (const uint32_t list : lists) {
-      ASSIGN_OR_RETURN(Runs runs, RunsOf({Type::kRuns, list}, Type::kEvent, kWhat, kDeviceTraces));
-      snapshot_.traces.push_back(std::move(runs));
+      ASSIGN_OR_RETURN(snapshot_.traces.emplace_back(),
+                       NumbersOf({Type::kList, list}, Type::kEvent, kWhat, kDeviceTraces));
     }
     return absl::OkStatus();
   }
@@ -700,12 +631,12 @@ class Machine {
   std::string text_;  // is here so that its memory is used again
 
   std::vector<Value> stack_;
-  // The open containers. Each is on the stack exactly once, because it is closed before it is pushed again.
-  std::vector<Container> open_;
+  // The open lists. Each is on the stack exactly once, because it is closed before it is pushed again.
+  std::vector<OpenList> open_;
   std::vector<size_t> free_;  // indices in open_
   std::deque<MemoValue> memo_;
-  std::vector<ListOfRuns> lists_ = {{Type::kEmptyList, {}}};
-  std::vector<std::vector<uint32_t>> lists_of_lists_;
+  std::vector<List> lists_{1};  // [0] is empty
+  Items root_;
   std::unordered_map<std::string, uint32_t> stack_numbers_;
   std::unordered_map<std::string, uint32_t> frame_numbers_;
 };
@@ -734,8 +665,6 @@ absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot) {
   Input input(std::move(file), static_cast<size_t>(std::max<off_t>(info.st_size, 0)));
   const absl::Status status = Machine(input, *snapshot).Run();
   if (status.ok()) return status;
-  // A temporary file.
-  if (absl::IsInternal(status)) return In(path, status);
   return absl::Status(status.code(),
                       Cat(path, ": is not readable as a snapshot of PyTorch: ", std::string(status.message())));
 }

@@ -13,14 +13,14 @@ namespace hbmprof::tool {
 bool IsPickle(const std::string& path);
 
 // Reads the file `path`, which can be a gzip file, into `snapshot`, which must be empty. The time is proportional to
-// the size of the file. The memory is proportional to the state, to the different call stacks, and to the number of
-// objects that the pickle numbers (8 bytes for each). Shows progress on stderr if that is a terminal.
+// the size of the file. The memory is that of the snapshot, and 8 bytes for each object that the pickle numbers. Shows
+// progress on stderr if that is a terminal.
 //
 // A pickle is a program for a stack machine. This machine has no instructions other than those for texts, numbers,
 // True, False, None, lists, tuples and dictionaries: it cannot import or call anything. Errors, with the path:
 // kNotFound, kPermissionDenied; kInvalidArgument: another instruction, wrong bytes, or a pickle that is not a snapshot
-// of PyTorch; kResourceExhausted: the contents exceed a limit (docs/limits.md); kInternal: a temporary file cannot be
-// written.
+// of PyTorch; kResourceExhausted: the contents exceed a limit (docs/limits.md); kInternal: any other error of the
+// system.
 absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot);
 
 }  // namespace hbmprof::tool

@@ -2,22 +2,17 @@
 //
 // The state of a snapshot is that of its end. The trace holds the last events before it, and says nothing about the
 // buffers that were live before the first of these. So the trace is read twice: first to find what was live at its
-// start, then to write the recording.
+// start, then to make the events of the recording.
 //
 // All memory of a device is a set of pieces, which do not overlap: segments, or the mapped parts of an expandable one.
 // Blocks do not overlap either.
 #include "src/tool/torch/torch_snapshot.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <map>
 #include <string_view>
 #include <unordered_map>
@@ -27,11 +22,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "src/base/descriptor.h"
 #include "src/base/hash.h"
 #include "src/export/known_code.h"
 #include "src/export/utf8.h"
-#include "src/recording/writer.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/reader/blocks.h"
 #include "src/tool/torch/snapshot_contents.h"
@@ -41,15 +34,15 @@
 namespace hbmprof::tool {
 namespace {
 
+using internal::DriverSample;
+using internal::LostEvents;
 using internal::RecordedEvent;
 using internal::RecordedKind;
 using internal::RecordingReader;
 using internal::RecordingTables;
-using internal::RecordingWriter;
 
 constexpr int64_t kStartTime = 1'000'000'000;
 constexpr int64_t kMostMicros = int64_t{1} << 52;  // 142 years
-constexpr size_t kEventsPerFlush = 1 << 16;
 // Steps over pieces and blocks. A trace that needs more was made to slow the reader down.
 constexpr uint64_t kMostSteps = 100'000'000;
 constexpr uint64_t kMostStepsPerEvent = 1000;
@@ -116,87 +109,105 @@ struct Live {
 };
 
 struct Device {
-  uint32_t number = 0;  // as PyTorch has it
-  Runs trace;
+  uint32_t number = 0;          // as PyTorch has it
+  std::vector<uint32_t> trace;  // numbers of events
   Live start;
-  Live now;  // while the recording is written
+  Live now;  // while the events are made
   Live end;  // the state of the snapshot
 };
 
 // The events of all traces, in order of time.
 class Trace {
  public:
-  Trace(const TorchEvents& events, const std::vector<Device>& devices) {
-    for (const Device& device : devices) next_.push_back({TorchEvents::Cursor(events, device.trace), {}, false, 0});
-  }
-
-  // Must be called first.
-  absl::Status Start() {
-    for (Next& next : next_) {
-      RETURN_IF_ERROR(Advance(next));
-      const int64_t time = next.event.time_us;
-      if (next.is_valid && time > 0 && (first_ == 0 || time < first_)) first_ = time;
+  Trace(const std::vector<TorchEvent>& events, const std::vector<Device>& devices) : events_(events) {
+    for (const Device& device : devices) next_.push_back({&device.trace});
+    for (const Next& next : next_) {
+      const int64_t time = next.numbers->empty() ? 0 : events[next.numbers->front()].time_us;
+      if (time > 0 && (first_ == 0 || time < first_)) first_ = time;
     }
     for (Next& next : next_) SetTime(next);
-    return absl::OkStatus();
   }
+
   // The time of the first event, in microseconds since 1970. 0: the events have no times.
   int64_t first() const { return first_; }
 
-  // Stores the next event, the index of its device, and its time in microseconds since first(). Events without a time
-  // are one microsecond apart. Returns false at the end. Error: kInternal.
-  absl::StatusOr<bool> Step(TorchEvent* event, size_t* device, int64_t* micros) {
+  // Returns the next event; null at the end. Sets the index of its device, and its time in microseconds since first().
+  // Events without a time are one microsecond apart.
+  const TorchEvent* Step(size_t* device, int64_t* micros) {
     Next* earliest = nullptr;
     for (Next& next : next_) {
-      if (next.is_valid && (earliest == nullptr || next.micros < earliest->micros)) earliest = &next;
+      if (!next.IsAtEnd() && (earliest == nullptr || next.micros < earliest->micros)) earliest = &next;
     }
-    if (earliest == nullptr) return false;
-    *event = earliest->event;
+    if (earliest == nullptr) return nullptr;
     *device = static_cast<size_t>(earliest - next_.data());
     *micros = earliest->micros;
-    RETURN_IF_ERROR(Advance(*earliest));
+    const TorchEvent& event = events_[(*earliest->numbers)[earliest->index++]];
     SetTime(*earliest);
-    return true;
+    return &event;
   }
 
  private:
   struct Next {
-    TorchEvents::Cursor cursor;
-    TorchEvent event;
-    bool is_valid = false;
+    const std::vector<uint32_t>* numbers;
+    size_t index = 0;
     int64_t micros = 0;
+    bool IsAtEnd() const { return index == numbers->size(); }
   };
-  static absl::Status Advance(Next& next) {
-    ASSIGN_OR_RETURN(next.is_valid, next.cursor.Next(&next.event));
-    return absl::OkStatus();
-  }
   void SetTime(Next& next) const {
-    const int64_t micros =
-        next.event.time_us > 0 ? std::min(next.event.time_us - first_, kMostMicros) : next.micros + 1;
-    next.micros = std::max(next.micros, micros);
+    if (next.IsAtEnd()) return;
+    const int64_t time = events_[(*next.numbers)[next.index]].time_us;
+    next.micros = std::max(next.micros, time > 0 ? std::min(time - first_, kMostMicros) : next.micros + 1);
   }
 
+  const std::vector<TorchEvent>& events_;
   std::vector<Next> next_;
   int64_t first_ = 0;
 };
 
-// Writes the snapshot as a recording.
+// A recording in memory.
+class SnapshotRecording : public RecordingReader {
+ public:
+  const RecordingTables& tables() const override { return tables_; }
+  const std::vector<DriverSample>& samples() const override { return samples_; }
+  const std::vector<LostEvents>& lost() const override { return lost_; }
+  bool is_complete() const override { return true; }
+  const std::string& problem() const override { return problem_; }
+  int64_t end_time() const override { return end_time_; }
+  int64_t event_count() const override { return static_cast<int64_t>(events_.size()); }
+  bool Next(RecordedEvent* event) override {
+    if (next_ == events_.size()) return false;
+    *event = events_[next_++];
+    return true;
+  }
+  void Rewind() override { next_ = 0; }
+
+ private:
+  friend class Recorder;
+  RecordingTables tables_;
+  std::vector<DriverSample> samples_;
+  std::vector<RecordedEvent> events_;
+  int64_t end_time_ = kStartTime;
+  size_t next_ = 0;
+  const std::vector<LostEvents> lost_;
+  const std::string problem_;
+};
+
+// Makes a recording of a snapshot.
 class Recorder {
  public:
-  explicit Recorder(const TorchSnapshot& snapshot) : snapshot_(snapshot) {}
+  Recorder(const TorchSnapshot& snapshot, SnapshotRecording& recording)
+      : snapshot_(snapshot), recording_(recording), tables_(recording.tables_) {}
 
   // `modified` is the time of the file in nanoseconds since 1970, which stands for the times that the events lack.
-  absl::Status Write(int64_t modified, RecordingWriter& writer) {
-    writer_ = &writer;
+  absl::Status Make(int64_t modified) {
     MakeNames();
     RETURN_IF_ERROR(FindEnd());
     RETURN_IF_ERROR(FindStart());
     Trace trace(snapshot_.events, devices_);
-    RETURN_IF_ERROR(trace.Start());
     tables_.start_time = kStartTime;
     tables_.start_unix_nanos = trace.first() > 0 ? std::min(trace.first(), kMostMicros) * 1000 : modified;
     tables_.names.time_unix_nanos = tables_.start_unix_nanos;
-    if (trace.first() == 0 && snapshot_.events.size() > 0) {
+    if (trace.first() == 0 && !snapshot_.events.empty()) {
       tables_.names.warnings.emplace_back(
           "The trace of the snapshot has no times (PyTorch writes them since release 2.2): its events are shown one "
           "microsecond apart.");
@@ -206,16 +217,12 @@ class Recorder {
           Cat("The trace of the snapshot has ", snapshot_.left_out, " events of unknown kinds, which are left out."));
     }
     for (size_t device = 0; device < devices_.size(); ++device) SetStart(device);
-    RETURN_IF_ERROR(writer_->AddTables(tables_));
-    TorchEvent event;
     size_t device = 0;
     int64_t micros = 0;
-    while (true) {
-      ASSIGN_OR_RETURN(const bool has_next, trace.Step(&event, &device, &micros));
-      if (!has_next) break;
+    while (const TorchEvent* event = trace.Step(&device, &micros)) {
       time_ = kStartTime + micros * 1000;
-      RETURN_IF_ERROR(Enter(event, device));
-      RETURN_IF_ERROR(EndChange());
+      RETURN_IF_ERROR(Enter(*event, device));
+      EndChange();
     }
     for (device = 0; device < devices_.size(); ++device) RETURN_IF_ERROR(BecomeEnd(device));
     if (differences_ > 0) {
@@ -223,8 +230,12 @@ class Recorder {
           Cat("The trace of the snapshot does not lead to its state: ", differences_,
               " blocks or segments differ. They change at the end, which shows the state."));
     }
-    RETURN_IF_ERROR(Flush());
-    return writer_->Finish(time_);
+    recording_.end_time_ = time_;
+    const internal::EventLimits limits = internal::LimitsOf(tables_);
+    if (absl::c_all_of(recording_.events_, [&](const auto& event) { return internal::IsValidEvent(event, limits); })) {
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("a size or a time is out of range");
   }
 
  private:
@@ -288,11 +299,9 @@ class Recorder {
       if (!snapshot_.traces[i].empty()) devices_[DeviceOf(i)].trace = snapshot_.traces[i];
     }
     std::vector<bool> is_added(snapshot_.segments.size());  // a list can have a segment many times
-    for (const Run& run : snapshot_.state) {
-      for (uint32_t i = run.first; i < run.first + run.count; ++i) {
-        if (!is_added[i]) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
-        is_added[i] = true;
-      }
+    for (const uint32_t i : snapshot_.state) {
+      if (!is_added[i]) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
+      is_added[i] = true;
     }
     std::sort(devices_.begin(), devices_.end(), [](const Device& a, const Device& b) { return a.number < b.number; });
     for (const Device& device : devices_) tables_.names.devices.emplace_back().name = Cat("GPU:", device.number);
@@ -304,22 +313,18 @@ class Recorder {
       end.pieces[segment.address] = {segment.bytes, segment.stack, 0};
     }
     uint64_t address = segment.address;
-    for (const Run& run : snapshot_.block_lists[segment.blocks]) {
-      steps_ += run.count;
-      RETURN_IF_ERROR(CheckSteps());
-      for (uint32_t i = run.first; i < run.first + run.count; ++i) {
-        const TorchBlock& block = snapshot_.blocks[i];
-        if (block.has_address) address = block.address;
-        if (address < segment.address ||
-            address + static_cast<uint64_t>(block.room) > segment.address + static_cast<uint64_t>(segment.bytes)) {
-          return absl::InvalidArgumentError(
-              Cat("a block of the segment at address ", segment.address, " lies outside of the segment"));
-        }
-        if (block.is_live && block.bytes > 0 && !Overlaps(end.blocks, address, block.bytes)) {
-          end.blocks[address] = {block.bytes, block.stack, 0};
-        }
-        address += static_cast<uint64_t>(block.room);
+    for (const uint32_t number : segment.blocks) {
+      const TorchBlock& block = snapshot_.blocks[number];
+      if (block.has_address) address = block.address;
+      if (address < segment.address ||
+          address + static_cast<uint64_t>(block.room) > segment.address + static_cast<uint64_t>(segment.bytes)) {
+        return absl::InvalidArgumentError(
+            Cat("a block of the segment at address ", segment.address, " lies outside of the segment"));
       }
+      if (block.is_live && block.bytes > 0 && !Overlaps(end.blocks, address, block.bytes)) {
+        end.blocks[address] = {block.bytes, block.stack, 0};
+      }
+      address += static_cast<uint64_t>(block.room);
     }
     return absl::OkStatus();
   }
@@ -329,11 +334,8 @@ class Recorder {
   absl::Status FindStart() {
     for (Device& device : devices_) {
       Live made;  // by the events so far
-      TorchEvents::Cursor cursor(snapshot_.events, device.trace);
-      TorchEvent event;
-      while (true) {
-        ASSIGN_OR_RETURN(const bool has_next, cursor.Next(&event));
-        if (!has_next) break;
+      for (const uint32_t number : device.trace) {
+        const TorchEvent& event = snapshot_.events[number];
         if (event.bytes == 0) continue;
         RETURN_IF_ERROR(CheckSteps());
         switch (event.action) {
@@ -466,11 +468,11 @@ class Recorder {
         return absl::OkStatus();
       case TorchAction::kOutOfMemory: {
         Add(RecordedKind::kFailed, SiteOf(device, SiteKind::kRequest, part), device * kMemorySpaceCount, event.bytes);
-        internal::DriverSample sample;
+        DriverSample& sample = recording_.samples_.emplace_back();
         sample.time = time_;
         sample.devices.emplace_back().device = static_cast<uint32_t>(device);
         sample.devices.back().bytes_free = static_cast<int64_t>(event.address);
-        return writer_->AddSample(sample);
+        return absl::OkStatus();
       }
       case TorchAction::kSnapshot:
         if (tables_.marks.empty()) tables_.marks.push_back({"snapshot"});
@@ -481,31 +483,18 @@ class Recorder {
   }
 
   void Add(RecordedKind kind, uint32_t site, uint64_t id, int64_t bytes) {
-    RecordedEvent& event = change_.emplace_back();
+    RecordedEvent& event = recording_.events_.emplace_back();
     event.time = time_;
     event.id = id;
     event.bytes = bytes;
     event.site = site;
     event.kind = kind;
+    event.is_continued = true;
   }
 
-  // Ends the change that consists of the events since the last one.
-  absl::Status EndChange() {
-    if (change_.empty()) return absl::OkStatus();
-    for (size_t i = 0; i + 1 < change_.size(); ++i) change_[i].is_continued = true;
-    events_.insert(events_.end(), change_.begin(), change_.end());
-    change_.clear();
-    return events_.size() < kEventsPerFlush ? absl::OkStatus() : Flush();
-  }
-  absl::Status Flush() {
-    RETURN_IF_ERROR(writer_->AddTables(tables_));
-    const internal::EventLimits limits = internal::LimitsOf(tables_);
-    for (const RecordedEvent& event : events_) {
-      if (!internal::IsValidEvent(event, limits)) return absl::InvalidArgumentError("a size or a time is out of range");
-    }
-    RETURN_IF_ERROR(writer_->AddEvents(events_.data(), events_.size()));
-    events_.clear();
-    return writer_->Flush(time_ - 1);
+  // Ends the change that consists of the events since the last one, if there are some.
+  void EndChange() {
+    if (!recording_.events_.empty()) recording_.events_.back().is_continued = false;
   }
 
   void AddBlock(size_t device, uint64_t address, const Part& block) {
@@ -562,7 +551,7 @@ class Recorder {
       }
       block = RemoveBlock(index, block);
       ++differences_;
-      RETURN_IF_ERROR(EndChange());
+      EndChange();
     }
     const Parts pieces = now.pieces;
     for (const auto& [address, piece] : pieces) {
@@ -572,57 +561,36 @@ class Recorder {
         ++differences_;
       });
       RETURN_IF_ERROR(CheckSteps());
-      RETURN_IF_ERROR(EndChange());
+      EndChange();
     }
     for (const auto& [address, piece] : end.pieces) {
       RETURN_IF_ERROR(CheckSteps());
-      const size_t before = change_.size();
+      const size_t before = recording_.events_.size();
       Map(index, address, piece);
-      if (change_.size() > before) ++differences_;
-      RETURN_IF_ERROR(EndChange());
+      if (recording_.events_.size() > before) ++differences_;
+      EndChange();
     }
     for (const auto& [address, block] : end.blocks) {
       RETURN_IF_ERROR(CheckSteps());
       if (now.blocks.count(address) > 0) continue;
       AddBlock(index, address, block);
       ++differences_;
-      RETURN_IF_ERROR(EndChange());
+      EndChange();
     }
     return absl::OkStatus();
   }
 
   const TorchSnapshot& snapshot_;
-  RecordingWriter* writer_ = nullptr;
-  RecordingTables tables_;
+  SnapshotRecording& recording_;
+  RecordingTables& tables_;    // those of recording_
   uint32_t before_stack_ = 0;  // of what was allocated before the trace
   std::vector<Device> devices_;
   std::vector<size_t> device_indices_;  // by number
   std::unordered_map<SiteKey, uint32_t, SiteHash> sites_;
   int64_t time_ = kStartTime;
-  std::vector<RecordedEvent> change_;
-  std::vector<RecordedEvent> events_;
   int64_t differences_ = 0;
   uint64_t steps_ = 0;
 };
-
-// A recording in a folder of its own. Its name is removed as soon as the file is open.
-absl::StatusOr<std::unique_ptr<RecordingWriter>> CreateNameless(internal::FileDescriptor& reader) {
-  std::string folder = TemporaryFolder() + "/hbmprof-XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::InternalError(
-        Cat("cannot create a temporary folder in ", TemporaryFolder(), ": ", std::strerror(errno)));
-  }
-  const std::string path = folder + "/snapshot.hbmrec";
-  absl::StatusOr<std::unique_ptr<RecordingWriter>> writer = RecordingWriter::Create(path);
-  if (writer.ok()) reader.Reset(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  const int error = errno;
-  unlink(path.c_str());
-  rmdir(folder.c_str());
-  if (writer.ok() && reader.get() < 0) {
-    return absl::InternalError(Cat(path, ": cannot be opened: ", std::strerror(error)));
-  }
-  return writer;
-}
 
 }  // namespace
 
@@ -630,18 +598,12 @@ absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::st
   if (!IsPickle(path)) return RecordingReader::Open(path);
   struct stat info = {};
   stat(path.c_str(), &info);
-  internal::FileDescriptor file;
-  {
-    TorchSnapshot snapshot;
-    RETURN_IF_ERROR(ReadPickle(path, &snapshot));
-    ASSIGN_OR_RETURN(const std::unique_ptr<RecordingWriter> writer, CreateNameless(file));
-    const int64_t modified = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-    const absl::Status status = Recorder(snapshot).Write(modified, *writer);
-    if (!status.ok()) return absl::Status(status.code(), Cat(path, ": ", std::string(status.message())));
-  }
-  absl::StatusOr<std::unique_ptr<RecordingReader>> reader = RecordingReader::Open(Cat("/proc/self/fd/", file.get()));
-  if (reader.ok()) return reader;
-  return absl::Status(reader.status().code(), Cat(path, ": ", std::string(reader.status().message())));
+  TorchSnapshot snapshot;
+  RETURN_IF_ERROR(ReadPickle(path, &snapshot));
+  auto recording = std::make_unique<SnapshotRecording>();
+  const int64_t modified = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+  RETURN_IF_ERROR(In(path, Recorder(snapshot, *recording).Make(modified)));
+  return recording;
 }
 
 absl::StatusOr<std::unique_ptr<RecordingReader>> OpenWholeRecording(const std::string& path) {

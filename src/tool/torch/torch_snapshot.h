@@ -10,9 +10,8 @@
 
 namespace hbmprof::tool {
 
-// Opens a recording, or a snapshot of PyTorch as a recording. The latter is written to a temporary file without a name.
-// Its end is the state of the snapshot, and its events are those of the trace. Errors: those of RecordingReader::Open
-// and ReadPickle; kInternal, if the temporary file cannot be written.
+// Opens a recording, or a snapshot of PyTorch as a recording: its end is the state of the snapshot, and its events are
+// those of the trace, which are held in memory. Errors: those of RecordingReader::Open and ReadPickle.
 absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenRecordingFile(const std::string& path);
 // The same, for a subcommand that takes no other sources. If there is no file `path`, the error says so.
 absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenWholeRecording(const std::string& path);
