@@ -148,7 +148,7 @@ def allocate(size):
 TEST_P(PythonTest, EditedFunctionsHaveTheirNewLines) {
   const auto interpreters = InterpretersOfVersion();
   SKIP_WITHOUT_INTERPRETER(interpreters);
-  const std::string program = std::string(kAllocate) + R"(
+  const std::string program = std::string(kAllocate) + R"PY(
 space = {"allocate": allocate}
 for i in range(3000):
     before, between = i * 7 % 6, i * 5 % 4
@@ -159,7 +159,7 @@ for i in range(3000):
     space["cell"](1000 + line)
     del space["cell"]
 print("done")
-)";
+)PY";
   const PythonRun run = RunPython(interpreters[0], {"-c", program}, {});
   for (const auto& sample : run.profile.sample()) {
     const std::vector<Frame> frames = PythonFrames(FramesOf(run.profile, sample));
