@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Prints what hbmprof costs in whole frameworks, on the tests' substitute for CUDA, whose kernels cost nothing: the work of
-# frameworks_program.py in PyTorch and, if they are installed in FRAMEWORKS, JAX, TensorFlow and ONNX Runtime. Compared
-# with the same program alone, and with PyTorch's own history. Each cell has the fastest and the median processor time of
-# interleaved processes, in microseconds.
+# Prints what hbmprof costs in whole frameworks, on the tests' substitute for CUDA, whose kernels cost nothing: the work
+# of frameworks_program.py in PyTorch and, if they are installed in FRAMEWORKS, JAX, TensorFlow and ONNX Runtime.
+# Compared with the same program alone, and with PyTorch's own history. Each cell has the fastest and the median
+# processor time of interleaved processes, in microseconds.
 #
 # usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]
 #

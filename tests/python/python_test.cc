@@ -143,6 +143,31 @@ def allocate(size):
     assert driver.cuMemAlloc_v2(ctypes.byref(address), size) == 0
 )";
 
+// A cell of a notebook that is edited and run again: code with the same name, file and first line is made at the
+// addresses of code that was freed.
+TEST_P(PythonTest, EditedFunctionsHaveTheirNewLines) {
+  const auto interpreters = InterpretersOfVersion();
+  SKIP_WITHOUT_INTERPRETER(interpreters);
+  const std::string program = std::string(kAllocate) + R"PY(
+space = {"allocate": allocate}
+for i in range(3000):
+    before, between = i * 7 % 6, i * 5 % 4
+    lines = ["def cell(n):", "    a = n", "    b = [a]", "    c = [b]"] + [""] * before + ["    d = [c]"] + [""] * between
+    line = len(lines) + 1
+    lines += ["    allocate(n)"] + [""] * (14 - line) + ["    e = [d]", "    return e"]
+    exec(compile("\n".join(lines), "<cell>", "exec"), space)
+    space["cell"](1000 + line)
+    del space["cell"]
+print("done")
+)PY";
+  const PythonRun run = RunPython(interpreters[0], {"-c", program}, {});
+  for (const auto& sample : run.profile.sample()) {
+    const std::vector<Frame> frames = PythonFrames(FramesOf(run.profile, sample));
+    ASSERT_GE(frames.size(), 2u);
+    EXPECT_EQ(frames[1], (Frame{"cell", "<cell>", SizeOf(run.profile, sample) - 1000}));
+  }
+}
+
 // Runs the program, and returns the names of the Python functions in the stack of its only allocation.
 std::vector<std::string> FunctionsOf(const std::string& python, const std::string& program) {
   const PythonRun run = RunPython(python, {"-c", kAllocate + program + "print('done')\n"}, {"HBMPROF_STACK_DEPTH=64"});

@@ -45,10 +45,12 @@ bool IsObjectAddress(uintptr_t address) {
 
 constexpr uintptr_t kObjectType = 8;
 constexpr uintptr_t kVarObjectSize = 16;
+constexpr uintptr_t kBytesHash = 24;
 constexpr uintptr_t kBytesData = 32;
 constexpr uintptr_t kTextLength = 16;
 constexpr uintptr_t kTextHash = 24;
 constexpr uintptr_t kTextState = 32;
+constexpr uint64_t kNoHash = ~uint64_t{0};  // the interpreter has not computed it
 
 bool IsOfType(uintptr_t object, uintptr_t type) {
   return IsObjectAddress(object) && Load<uintptr_t>(object + kObjectType) == type;
@@ -86,7 +88,6 @@ bool FindCharacters(const PythonLayout& layout, uintptr_t text, Characters* foun
 // Returns a number that differs between different strs at the same address: the hash that the interpreter stores in the
 // str, or a hash of the contents.
 inline uint64_t TextIdentity(const PythonLayout& layout, uintptr_t text) {
-  constexpr uint64_t kNoHash = ~uint64_t{0};
   const auto hash = Load<uint64_t>(text + kTextHash);
   return __builtin_expect(hash != kNoHash, 1) != 0 ? hash : HashOfCharacters(layout, text);
 }
@@ -224,9 +225,10 @@ class FrameHasher {
   }
 
  private:
-  // Hashes a code object without a version by its names, its first line, and its line table. To find the line takes too
-  // long for each event. So the hash contains the size of the line table, its first, middle and last 8 bytes, and the
-  // addresses, instead of the line.
+  // Hashes a code object without a version by its names, its first line, its addresses, and its line table, because to
+  // find the line takes too long for each event. Compilers have computed the table's hash, so code that is compiled
+  // again, such as an edited cell of a notebook, differs. Of a table without a hash, which was loaded from a file, the
+  // first, middle and last 8 bytes and the size are hashed: such code is seldom replaced.
   [[gnu::always_inline]] uint64_t AddContents(uint64_t before, uintptr_t code, int64_t instruction) {
     const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
@@ -238,6 +240,8 @@ class FrameHasher {
     const auto table = Load<uintptr_t>(code + layout_.code_line_table);
     const uint64_t at = code + table + static_cast<uint64_t>(instruction);
     const uint64_t hash = MultiplyFold(named, file_identity_ ^ at * kHashSeed3);
+    const auto table_hash = Load<uint64_t>(table + kBytesHash);
+    if (table_hash != kNoHash) return MultiplyFold(hash ^ table_hash, kHashSeed1);
     const auto size = Load<uint64_t>(table + kVarObjectSize);
     const auto* bytes = reinterpret_cast<const char*>(table + kBytesData);
     if (size < 8) return HashBytes(bytes, size, hash);
