@@ -125,6 +125,11 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
     query.type = at_peak > 2 * now ? *peak : *in_use;
     query.type_name = query.profiles.types()[query.type].type;
   }
+  // Rows of ranks have no `cum`, so only the innermost location counts.
+  query.profiles.MapStacks([&](uint32_t stack) -> std::optional<uint32_t> {
+    const ListTable& stacks = query.profiles.stacks();
+    return stacks.length(stack) < 2 ? stack : query.profiles.StackOf({*stacks.begin(stack)});
+  });
   const ComparedRanks compared = CompareRanks(query.profiles, query.type, grouping);
   const RowFields<ComparedRanks::Row> columns = RankFields(query, grouping, compared);
   std::vector<ComparedRanks::Row> rows = compared.rows;
