@@ -135,7 +135,7 @@ TEST(Json, IsAsItsSchemaSays) {
       {"timeline", {"timeline", recording}},
       {"convert", {"convert", "--to", "csv", recording, "-o", dir + "/made.csv"}},
       {"convert", {"convert", "--to", "csv", files[0], "-o", dir + "/samples.csv"}},
-      {"convert", {"convert", "--to", "memory-viz", recording}},
+      {"convert", {"convert", "--to", "memory-viz", recording, "-o", dir + "/made.pickle"}},
       {"who", {"who", recording, "0x1010"}},
       {"who", {"who", recording, "0x10"}},
       {"doctor", {"doctor"}},
