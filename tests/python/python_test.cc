@@ -152,9 +152,10 @@ TEST_P(PythonTest, EditedFunctionsHaveTheirNewLines) {
 space = {"allocate": allocate}
 for i in range(3000):
     before, between = i * 7 % 6, i * 5 % 4
-    lines = ["def cell(n):", "    a = n", "    b = [a]", "    c = [b]"] + [""] * before + ["    d = [c]"] + [""] * between
+    lines = ["def cell(n):", "    a = n + 1", "    b = [a, a]", "    c = (a, b)"]
+    lines += [""] * before + ["    d = a + n"] + [""] * between
     line = len(lines) + 1
-    lines += ["    allocate(n)"] + [""] * (14 - line) + ["    e = [d]", "    return e"]
+    lines += ["    allocate(n)"] + [""] * (14 - line) + ["    e = (a, b, c)", "    g = [e, e]", "    return d"]
     exec(compile("\n".join(lines), "<cell>", "exec"), space)
     space["cell"](1000 + line)
     del space["cell"]
