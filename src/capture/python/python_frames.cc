@@ -403,11 +403,8 @@ class Collector {
     const PythonLayout& layout = python_.layout;
     const auto name = Load<uintptr_t>(code + layout.code_name);
     const auto file = Load<uintptr_t>(code + layout.code_filename);
-    constexpr uint64_t kMaxInstructions = uint64_t{1} << 31;
-    if (static_cast<uint64_t>(instruction + 1) > kMaxInstructions || !IsOfType(name, python_.unicode_type) ||
-        !IsOfType(file, python_.unicode_type)) {
-      return 0;
-    }
+    const bool is_instruction = instruction >= -1 && instruction < int64_t{1} << 31;
+    if (!is_instruction || !IsOfType(name, python_.unicode_type) || !IsOfType(file, python_.unicode_type)) return 0;
     const std::optional<size_t> function_bytes = WriteUtf8(layout, name, workspace_.function, kMaxFunctionBytes);
     const size_t file_bytes = WriteUtf8(layout, file, workspace_.file, kMaxFileBytes).value_or(0);
     if (!function_bytes.has_value()) return 0;
