@@ -323,12 +323,13 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
   }
   for (const SampleType& type : types[0]) {
     std::vector<size_t> positions;
+    const std::string& first_unit = types[0][indices[0].at(type.type)].unit;
     for (size_t f = 0; f < types.size(); ++f) {
       const auto same = indices[f].find(type.type);
       if (same == indices[f].end()) break;
-      if (const std::string& unit = types[f][same->second].unit; unit != type.unit) {
+      if (const std::string& unit = types[f][same->second].unit; unit != first_unit) {
         return InvalidArgument(files_[f].path, ": ", type.type, " is in ", unit, ", but in ", files_[0].path, " in ",
-                               type.unit, "; such profiles cannot be compared");
+                               first_unit, "; such profiles cannot be compared");
       }
       positions.push_back(same->second);
     }
