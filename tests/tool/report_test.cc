@@ -350,7 +350,13 @@ TEST_F(Report, ShowsTheBirthsOfASite) {
 }
 
 TEST_F(Report, SaysIfGrowthWasNotJudged) {
-  MakeReport(Dumps(2));
+  const std::vector<std::string> paths = {dir_ + "/one.pb.gz", dir_ + "/two.pb.gz"};
+  for (const std::string& path : paths) {
+    ProfileMaker maker;
+    maker.Sample({maker.Frame("Load")}, {1, 1000});
+    maker.Write(path);
+  }
+  MakeReport(paths);
   const std::string trust = ReportData(ReadAll(page_))["trust"];
   EXPECT_THAT(trust, HasSubstr("no finding, but not all could be judged. trust: "));
   EXPECT_THAT(trust, HasSubstr("growth NOT judged: 2 profiles without the ages of buffers"));
