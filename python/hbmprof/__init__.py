@@ -75,7 +75,7 @@ class _Stats(ctypes.Structure):
             "unaccounted",
             "baseline",
         )
-    ]
+    ] + [("driver_is_process", ctypes.c_int), ("bytes_free", ctypes.c_int64)]
 
 
 class _TrackerStats(ctypes.Structure):

@@ -98,7 +98,9 @@ fails(hbmprof.LeakError, "54321 bytes", leaks, 54321, 3)
 free(kept_by_leaks.pop())
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
-assert hbmprof.stats("GPU:0")["bytes_in_use"] == 1000 + 12345 + 100 + 777
+stats = hbmprof.stats("GPU:0")
+assert stats["bytes_in_use"] == 1000 + 12345 + 100 + 777
+assert stats["driver_is_process"] in (0, 1) and 0 <= stats["bytes_free"] <= stats["bytes_limit"], stats
 
 
 class Number:
