@@ -212,7 +212,9 @@ std::string Describe() {
   return text;
 }
 
-constexpr AttachRequests kRequests = {&hbmprof_attach, &hbmprof_detach, &Describe};
+bool IsDetached() { return state.load() == State::kDetached; }
+
+constexpr AttachRequests kRequests = {&hbmprof_attach, &hbmprof_detach, &Describe, &IsDetached};
 
 // In the state kChanging.
 AttachCode Attach(const char* options) {

@@ -205,6 +205,10 @@ absl::StatusOr<std::string> Tracking(std::string_view argument) {
   if (argument != "on" && argument != "off") {
     return absl::InvalidArgumentError("the argument of tracking is on or off");
   }
+  const AttachRequests* const requests = attach_requests.load(std::memory_order_acquire);
+  if (argument == "on" && requests != nullptr && requests->is_detached()) {
+    return absl::FailedPreconditionError("hbmprof is detached from the process: hbmprof attach records it again");
+  }
   SetTracking(argument == "on");
   return std::string();
 }

@@ -24,6 +24,7 @@ struct AttachRequests {
   int (*attach)(const char* options);
   int (*detach)();
   std::string (*describe)();  // lines "key value"
+  bool (*is_detached)();
 };
 // `requests` must stay valid. Thread-safe.
 void SetAttachRequests(const AttachRequests* requests);

@@ -510,7 +510,7 @@ class Finder {
     Finding& finding = AddEvent(FindingCode::kRecordingOff, "", "nothing was recorded since then");
     finding.sentence = warning;
     finding.evidence = "the process says so";
-    finding.action = "turn recording on again; what was allocated in between stays unknown";
+    finding.action = "save a profile (hbmprof dump), then turn recording on: it begins without all that is live now";
     const std::string pid = now_.info.processes.empty() ? "" : now_.info.processes[0].Text("pid");
     finding.next = Cat("hbmprof control ", pid.empty() ? "PROCESS" : pid, " tracking on");
   }

@@ -141,6 +141,10 @@ TEST_F(AttachCommandTest, DetachesAndAttachesAgain) {
     EXPECT_EQ(detach.out, "detached from " + id_ + " (attach_leaking)\n");
   }
   EXPECT_THAT(Run({"attach", "--detach", id_}).err, HasSubstr("hbmprof is not attached"));
+  // Nothing would be recorded.
+  const CommandResult tracking = Run({"control", id_, "tracking", "on"});
+  EXPECT_NE(tracking.exit_code, 0);
+  EXPECT_THAT(tracking.err, HasSubstr("hbmprof is detached from the process: hbmprof attach records it again"));
 }
 
 TEST_F(AttachCommandTest, SecondAttachChangesNothing) {
