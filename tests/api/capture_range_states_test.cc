@@ -112,6 +112,11 @@ class CaptureRangeStatesTest : public ::testing::Test {
     }
     return paths;
   }
+  // The same, but waits until there are `count`, because the end of a range waits for a quarter of a second only.
+  std::vector<std::string> AwaitProfiles(size_t count) const {
+    for (int i = 0; i < 300 && NewProfiles().size() < count; ++i) usleep(100'000);
+    return NewProfiles();
+  }
 
   // Starts a thread that makes the call, and waits until it is held in a probe.
   template <typename Call>
@@ -149,10 +154,10 @@ TEST_F(CaptureRangeStatesTest, AnEndWhileTheRangeBeginsHasNoEffect) {
   EXPECT_NE(number.load(), 0u);
   EXPECT_THAT(NewProfiles(), IsEmpty());
   EndCaptureRange(number);
-  ASSERT_THAT(NewProfiles(), SizeIs(1));
+  ASSERT_THAT(AwaitProfiles(1), SizeIs(1));
   EXPECT_EQ(ViewProfile(NewProfiles()[0]).Sum("inuse_space"), 4096);
   EndCaptureRange(0);
-  EXPECT_THAT(NewProfiles(), SizeIs(1)) << "it has ended";
+  EXPECT_THAT(AwaitProfiles(1), SizeIs(1)) << "it has ended";
 }
 
 TEST_F(CaptureRangeStatesTest, NoCallWaitsForADiskThatHangs) {
@@ -186,7 +191,7 @@ TEST_F(CaptureRangeStatesTest, RangesThatTheDiskCannotTakeAreNotCaptured) {
   EXPECT_EQ(number, 0u);
   EXPECT_THAT(printed, HasSubstr("hbmprof: the range a is not captured: too many files wait for the disk"));
   HangingDisk::End();
-  EXPECT_THAT(NewProfiles(), SizeIs(8));
+  EXPECT_THAT(AwaitProfiles(8), SizeIs(8));
 }
 
 TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
@@ -197,14 +202,14 @@ TEST_F(CaptureRangeStatesTest, ARangeThatBeginsWhileAnotherEndsIsNotCaptured) {
               HasSubstr("hbmprof: the range b is not captured: another thread begins or ends one"));
   EndCaptureRange(0);
   Release(ends);
-  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  EXPECT_THAT(AwaitProfiles(1), SizeIs(1));
   const uint64_t third = BeginCaptureRange("c");
   EXPECT_NE(third, 0u);
   EXPECT_NE(third, first);
   EndCaptureRange(first);  // it has ended
-  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  EXPECT_THAT(AwaitProfiles(1), SizeIs(1));
   EndCaptureRange(third);
-  EXPECT_THAT(NewProfiles(), SizeIs(2));
+  EXPECT_THAT(AwaitProfiles(2), SizeIs(2));
 }
 
 #if !defined(__SANITIZE_THREAD__)  // the thread sanitizer delays signals
@@ -249,7 +254,7 @@ TEST_F(CaptureRangeStatesTest, AnEndOfARangeThatHasEndedMeanwhileLeavesTheNextOn
     ++next_ones;
     const size_t before = NewProfiles().size();
     EndCaptureRange(second);
-    ASSERT_EQ(NewProfiles().size(), before + 1) << "the thread has ended the second range";
+    ASSERT_EQ(AwaitProfiles(before + 1).size(), before + 1) << "the thread has ended the second range";
   }
   EXPECT_GT(next_ones, 10);
   signal(SIGTRAP, SIG_DFL);
@@ -292,7 +297,7 @@ TEST_F(CaptureRangeStatesTest, AChildThatIsForkedWhileARangeBeginsHasNoRanges) {
   begins.join();
   HangingDisk::End();
   EndCaptureRange(0);
-  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  EXPECT_THAT(AwaitProfiles(1), SizeIs(1));
 }
 
 TEST_F(CaptureRangeStatesTest, TheEndOfTheProcessWaitsForARangeThatEnds) {
@@ -303,7 +308,7 @@ TEST_F(CaptureRangeStatesTest, TheEndOfTheProcessWaitsForARangeThatEnds) {
     holds_.store(false);
   });
   EndCaptureRangeAtExit();
-  EXPECT_THAT(NewProfiles(), SizeIs(1));
+  EXPECT_THAT(AwaitProfiles(1), SizeIs(1));
   releases.join();
   ends.join();
 }
@@ -314,7 +319,7 @@ TEST_F(CaptureRangeStatesTest, ARecordingInProgressContinues) {
   EXPECT_THAT(Printed([] { EXPECT_NE(BeginCaptureRange("a"), 0u); }),
               HasSubstr("hbmprof: no recording of the range a: StartRecording: there is a recording already"));
   EndCaptureRange(0);
-  ASSERT_THAT(NewProfiles(), SizeIs(1));
+  ASSERT_THAT(AwaitProfiles(1), SizeIs(1));
   const std::string profile = NewProfiles()[0];
   EXPECT_FALSE(std::filesystem::exists(profile.substr(0, profile.size() - 6) + ".hbmrec"));
   EXPECT_TRUE(StopRecording().ok());
@@ -332,7 +337,7 @@ TEST_F(CaptureRangeStatesTest, ThreadsThatMeetAtRandomLeaveWholeFiles) {
   }
   for (std::thread& thread : threads) thread.join();
   EndCaptureRange(0);
-  EXPECT_GE(NewProfiles().size(), 1u);
+  EXPECT_GE(AwaitProfiles(1).size(), 1u);
   for (const std::string& path : NewProfiles()) EXPECT_EQ(ViewProfile(path).Sum("inuse_space"), 4096);
 }
 

@@ -44,6 +44,8 @@ class OutOfMemoryTest : public ::testing::Test {
   static int ReportsIn(const std::string& text) {
     int count = 0;
     for (size_t at = 0; (at = text.find("hbmprof: out of memory on", at)) != std::string::npos; ++at) ++count;
+    // A profile that takes long is named later, in lines that are no report.
+    for (size_t at = 0; (at = text.find(", as reported before:", at)) != std::string::npos; ++at) --count;
     return count;
   }
 
