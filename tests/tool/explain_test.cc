@@ -152,6 +152,37 @@ TEST_F(ExplainTest, NumbersAreRoundedAndBounded) {
   EXPECT_EQ(leak["per_second"], 1);
 }
 
+TEST_F(ExplainTest, SmallPossibleLeaksAreCounted) {
+  std::vector<std::string> paths;
+  for (int i = 0; i < 4; ++i) {
+    ProfileMaker maker;
+    maker.Comment("hbmprof version=1 pid=7 uptime=" + std::to_string(100 + i));
+    const int bytes = 1000 * (i + 1);
+    maker.Comment("device GPU:0 space=device peak=4000 limit=1000000000 in_use=" + std::to_string(bytes));
+    maker.message().set_time_nanos(1700000000000000000 + i * int64_t{1000000000});
+    maker.Sample({maker.Frame("Grow")}, {1, bytes}, {{"device", "GPU:0"}});
+    paths.push_back(Write(maker, std::to_string(i) + ".pb.gz"));
+  }
+  const json answer = Explain(paths);
+  EXPECT_THAT(Codes(answer), IsEmpty());
+  EXPECT_EQ(answer["minor_count"], 1);
+  std::vector<std::string> command = {"explain"};
+  command.insert(command.end(), paths.begin(), paths.end());
+  const CommandResult result = RunTool(command);
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.out, HasSubstr("no finding, but 1 possible leak of few bytes: see hbmprof leaks SOURCE\n"));
+}
+
+TEST_F(ExplainTest, SaysThatAProcessIsTooYoung) {
+  ProfileMaker maker;
+  maker.Comment("hbmprof version=1 pid=7 uptime=5");
+  maker.Sample({maker.Frame("f")}, {1, 1000});
+  const CommandResult result = RunTool({"explain", Write(maker)});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out,
+              HasSubstr("growth NOT judged: 1 profile of a process that had run for 5 s, not 17 s, cannot"));
+}
+
 TEST_F(ExplainTest, LongNamesOfSourcesAreNotInACommand) {
   std::vector<std::string> paths;
   for (int i = 0; i < 12; ++i) {

@@ -144,12 +144,16 @@ absl::StatusOr<Answers> JudgeAll(const ExplainOptions& options) {
   return answers;
 }
 
-// Returns all findings in the order in which they are shown.
-std::vector<Finding> AllFindings(const Answers& answers) {
+// Returns all findings in the order in which they are shown. Adds the number of minor ones, which are left out, to
+// `*minor`.
+std::vector<Finding> AllFindings(const Answers& answers, size_t* minor) {
   std::vector<Finding> all = answers.findings;
   for (const Findings& program : answers.programs) {
     for (Finding finding : program.findings) {
-      if (finding.is_minor) continue;
+      if (finding.is_minor) {
+        ++*minor;
+        continue;
+      }
       if (answers.programs.size() > 1) finding.process = program.name;
       all.push_back(std::move(finding));
     }
@@ -160,7 +164,8 @@ std::vector<Finding> AllFindings(const Answers& answers) {
 
 absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const Answers answers, JudgeAll(options));
-  const std::vector<Finding> findings = AllFindings(answers);
+  size_t minor = 0;
+  const std::vector<Finding> findings = AllFindings(answers, &minor);
   const size_t shown = options.rows == 0 ? findings.size() : std::min(options.rows, findings.size());
   const bool is_judged = answers.problems.empty() && absl::c_all_of(answers.programs, [](const Findings& program) {
                            return program.not_judged.empty();
@@ -173,6 +178,7 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     json["source_count"] = answers.programs.size();
     json["silent"] = answers.problems;
     json["finding_count"] = findings.size();
+    json["minor_count"] = minor;
     Json& entries = json["findings"] = Json::array();
     for (size_t i = 0; i < shown; ++i) entries.push_back(FindingJson(findings[i], i + 1));
     Print(ToText(json));
@@ -180,7 +186,11 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (size_t i = 0; i < sources; ++i) PrintVisible(HeadText(answers.programs[i]));
     if (sources < answers.programs.size()) Print(Cat("and ", answers.programs.size() - sources, " more\n"));
     for (size_t i = 0; i < shown; ++i) PrintVisible(FindingText(findings[i], i + 1));
-    if (findings.empty()) Print(Cat(NoFindingText(is_judged), "\n"));
+    if (findings.empty() && minor == 0) Print(Cat(NoFindingText(is_judged), "\n"));
+    if (minor > 0) {
+      Print(Cat(findings.empty() ? "no finding, but " : "and ", minor,
+                minor == 1 ? " possible leak" : " possible leaks", " of few bytes: see hbmprof leaks SOURCE\n"));
+    }
     if (shown < findings.size()) Print(Cat("and ", findings.size() - shown, " more findings (-n 0 shows all)\n"));
     for (size_t i = 0; i < sources; ++i) {
       PrintVisible(Cat(answers.programs.size() == 1 ? "" : Visible(answers.programs[i].name) + " ",
@@ -195,7 +205,6 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
 }  // namespace
 
 void WaitForAges(const std::string& command, const std::vector<LiveProcess>& processes) {
-  constexpr int64_t kAgeSeconds = 17;  // a profile has ages after 16 seconds
   const LiveProcess* youngest = nullptr;
   for (const LiveProcess& process : processes) {
     if (youngest == nullptr || process.seconds < youngest->seconds) youngest = &process;

@@ -95,9 +95,12 @@ class Finder {
       found_.rest = RestOf(profiles_, series_, type_, found_.sites);
       AddGrowth();
     } else {
-      found_.not_judged =
-          Cat(found_.dumps, found_.dumps == 1 ? " profile" : " profiles",
-              " without the ages of buffers cannot show growth; give at least three, better ", kEnoughDumps);
+      const bool is_young = found_.seconds.has_value() && *found_.seconds < kAgeSeconds;
+      found_.not_judged = Cat(found_.dumps, found_.dumps == 1 ? " profile" : " profiles",
+                              is_young ? Cat(" of a process that had run for ", static_cast<int64_t>(*found_.seconds),
+                                             " s, not ", kAgeSeconds, " s,")
+                                       : " without the ages of buffers",
+                              " cannot show growth; give at least three, better ", kEnoughDumps);
     }
     for (const Device& device : now_.info.devices) AddDevice(device);
     // Profiles of other tools.

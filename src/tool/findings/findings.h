@@ -25,6 +25,9 @@ enum class FindingCode {
 // Returns "OUT_OF_MEMORY", "LEAK" and so on. A code does not change its name.
 const char* FindingName(FindingCode code);
 
+// A profile of a process that has run for this time has the ages of buffers.
+inline constexpr int64_t kAgeSeconds = 17;
+
 struct Finding {
   FindingCode code = FindingCode::kLeak;
   Sure sure = Sure::kHigh;
