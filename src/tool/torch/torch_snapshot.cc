@@ -188,8 +188,8 @@ class SnapshotRecording : public RecordingReader {
   std::vector<RecordedEvent> events_;
   int64_t end_time_ = kStartTime;
   size_t next_ = 0;
-  const std::vector<LostEvents> lost_;
-  const std::string problem_;
+  const std::vector<LostEvents> lost_{};
+  const std::string problem_{};
 };
 
 // Makes a recording of a snapshot.
