@@ -16,12 +16,12 @@
 #include <vector>
 
 #include "src/recording/writer.h"
-#include "src/tool/reader/reader.h"
+#include "src/tool/reader/recording_in_memory.h"
 #include "src/tool/reader/state.h"
 
 namespace hbmprof_test {
 
-class MadeRecording : public hbmprof::internal::RecordingReader {
+class MadeRecording : public hbmprof::internal::RecordingInMemory {
  public:
   using DriverSample = hbmprof::internal::DriverSample;
   using LostEvents = hbmprof::internal::LostEvents;
@@ -195,20 +195,6 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
   RecordingTables& mutable_tables() { return tables_; }
   const std::vector<RecordedEvent>& events() const { return events_; }
 
-  const RecordingTables& tables() const override { return tables_; }
-  const std::vector<DriverSample>& samples() const override { return samples_; }
-  const std::vector<LostEvents>& lost() const override { return lost_; }
-  bool is_complete() const override { return true; }
-  const std::string& problem() const override { return problem_; }
-  int64_t end_time() const override { return end_time_; }
-  int64_t event_count() const override { return static_cast<int64_t>(events_.size()); }
-  bool Next(RecordedEvent* event) override {
-    if (next_ == events_.size()) return false;
-    *event = events_[next_++];
-    return true;
-  }
-  void Rewind() override { next_ = 0; }
-
  private:
   struct Buffer {
     uint32_t site;
@@ -257,13 +243,6 @@ class MadeRecording : public hbmprof::internal::RecordingReader {
     return static_cast<uint32_t>(tables_.names.stacks.size() - 1);
   }
 
-  RecordingTables tables_;
-  std::vector<RecordedEvent> events_;
-  std::vector<DriverSample> samples_;
-  std::vector<LostEvents> lost_;
-  std::string problem_;
-  int64_t end_time_ = kStart;
-  size_t next_ = 0;
   std::unordered_map<uint64_t, Buffer> live_;
   std::unordered_map<std::string, uint64_t> addresses_;  // of functions
 };

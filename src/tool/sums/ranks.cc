@@ -8,8 +8,8 @@
 namespace hbmprof::tool {
 namespace {
 
-// Values of ranks differ a little for many reasons. A rank that is within this factor of the median distance is not
-// conspicuous.
+// Values of ranks differ a little for many reasons. A distance of up to this many times the median distance counts as
+// usual.
 constexpr int64_t kNoise = 5;
 
 // Sorts numbers by value, before other names.

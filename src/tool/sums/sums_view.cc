@@ -141,7 +141,17 @@ RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowVal
 }
 
 void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns) {
-  AddLabelFields(grouping.labels, columns);
+  const std::vector<std::string>& keys = grouping.labels;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const auto value = [i](const Sums::Row& row) { return row.labels[i].empty() ? "-" : row.labels[i]; };
+    columns.push_back({keys[i], 'l', value, "", nullptr});
+  }
+  const auto labels = [keys](const Sums::Row& row) {
+    Json json = Json::object();
+    for (size_t i = 0; i < keys.size(); ++i) json[keys[i]] = row.labels[i];
+    return json;
+  };
+  if (!keys.empty()) columns.push_back({"", 'l', nullptr, "labels", labels});
   if (grouping.frames == Grouping::Frames::kNone) return;
   const bool are_functions = grouping.frames == Grouping::Frames::kFunctions;
   const char* const name = are_functions ? "function" : grouping.frames == Grouping::Frames::kLines ? "line" : "file";

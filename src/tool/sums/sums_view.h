@@ -79,20 +79,6 @@ RowField<Sums::Row> ValueField(const SumsQuery& query, const std::string& name, 
 RowField<Sums::Row> ChangeField(const SumsQuery& query, const std::string& name, RowValue value);
 // A column of the table: the value as a part of `whole`.
 RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowValue value);
-// Adds the columns of the labels `keys`, whose values are Row::labels.
-template <typename Row>
-void AddLabelFields(const std::vector<std::string>& keys, RowFields<Row>& columns) {
-  for (size_t i = 0; i < keys.size(); ++i) {
-    columns.push_back(
-        {keys[i], 'l', [i](const Row& row) { return row.labels[i].empty() ? "-" : row.labels[i]; }, "", nullptr});
-  }
-  if (keys.empty()) return;
-  columns.push_back({"", 'l', nullptr, "labels", [keys](const Row& row) {
-                       Json json = Json::object();
-                       for (size_t i = 0; i < keys.size(); ++i) json[keys[i]] = row.labels[i];
-                       return json;
-                     }});
-}
 // Adds the columns that identify a row: the values of the labels, the frame and its position.
 void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns);
 

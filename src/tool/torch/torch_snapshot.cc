@@ -27,6 +27,7 @@
 #include "src/export/utf8.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/reader/blocks.h"
+#include "src/tool/reader/recording_in_memory.h"
 #include "src/tool/torch/snapshot_contents.h"
 #include "src/tool/torch/snapshot_pickle.h"
 #include "src/tool/util/text.h"
@@ -164,32 +165,13 @@ class Trace {
   int64_t first_ = 0;
 };
 
-// A recording in memory.
-class SnapshotRecording : public RecordingReader {
+// Recorder fills it in.
+class SnapshotRecording : public internal::RecordingInMemory {
  public:
-  const RecordingTables& tables() const override { return tables_; }
-  const std::vector<DriverSample>& samples() const override { return samples_; }
-  const std::vector<LostEvents>& lost() const override { return lost_; }
-  bool is_complete() const override { return true; }
-  const std::string& problem() const override { return problem_; }
-  int64_t end_time() const override { return end_time_; }
-  int64_t event_count() const override { return static_cast<int64_t>(events_.size()); }
-  bool Next(RecordedEvent* event) override {
-    if (next_ == events_.size()) return false;
-    *event = events_[next_++];
-    return true;
-  }
-  void Rewind() override { next_ = 0; }
+  SnapshotRecording() { end_time_ = kStartTime; }
 
  private:
   friend class Recorder;
-  RecordingTables tables_;
-  std::vector<DriverSample> samples_;
-  std::vector<RecordedEvent> events_;
-  int64_t end_time_ = kStartTime;
-  size_t next_ = 0;
-  const std::vector<LostEvents> lost_{};
-  const std::string problem_{};
 };
 
 // Makes a recording of a snapshot.
