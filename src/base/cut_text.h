@@ -1,8 +1,9 @@
-// CutText and CutMiddle: limit a text to a number of bytes.
+// CutText and CutMiddle: limit a text to a number of bytes. Printable: a text without control characters.
 #ifndef HBMPROF_SRC_BASE_CUT_TEXT_H_
 #define HBMPROF_SRC_BASE_CUT_TEXT_H_
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -27,6 +28,15 @@ inline std::pair<std::string_view, std::string_view> CutMiddle(std::string_view 
   for (int i = 0; i < 3 && !end.empty() && (static_cast<unsigned char>(end[0]) & 0xC0) == 0x80; ++i)
     end.remove_prefix(1);
   return {CutText(text, max_bytes / 2), end};
+}
+
+// Returns `text` with "?" in place of each control character, which can have an effect on a terminal.
+inline std::string Printable(std::string_view text) {
+  std::string printable(text);
+  for (char& byte : printable) {
+    if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f) byte = '?';
+  }
+  return printable;
 }
 
 }  // namespace hbmprof::internal

@@ -111,6 +111,13 @@ inline std::string ReadProcFile(const char* path) {
   return text;
 }
 
+// Returns the name of a process or thread, such as that of "self"; "" if it is not known. Throws only std::bad_alloc.
+inline std::string NameInProc(const std::string& task) {
+  std::string name = ReadProcFile(("/proc/" + task + "/comm").c_str());
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
+}
+
 }  // namespace hbmprof::internal
 
 #endif  // HBMPROF_SRC_BASE_DESCRIPTOR_H_

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <sys/auxv.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -85,17 +86,6 @@ ReadableRanges SegmentsOf(const dl_find_object& object, ElfW(Word) flags) {
   return ranges;
 }
 
-unsigned long long UnloadCount() {
-  unsigned long long count = 0;
-  dl_iterate_phdr(
-      [](dl_phdr_info* info, size_t, void* result) {
-        *static_cast<unsigned long long*>(result) = info->dlpi_subs;
-        return 1;
-      },
-      &count);
-  return count;
-}
-
 // Returns a hash of the unwind data of the object, from which all its rules are read. Returns 0 if they are too large,
 // or if .eh_frame does not follow its header in the same segment.
 uint64_t HashUnwindData(const dl_find_object& object) {
@@ -112,16 +102,17 @@ uint64_t HashUnwindData(const dl_find_object& object) {
 }
 
 // The identities of all objects that code was found in, by id. Ids count up from 1 and are never reused. An entry is
-// immutable once it is in the list of its bucket, except for its unload_count.
+// immutable once it is in the list of its bucket, except for `unloads`.
 class Objects {
  public:
   // Returns the id of `object`, which cannot be unloaded now, and gives it an id if it has none. Returns
   // kUnidentifiedObject if no id is left.
   uint32_t IdOf(const dl_find_object& object) {
+    const uint64_t unloads = UnloadCount();
     std::atomic<uint32_t>& bucket = buckets_[StartOf(object) * kHashSeed0 >> (64 - kBucketBits)];
     const uint32_t head = bucket.load(std::memory_order_acquire);
     for (uint32_t id = head; id != 0; id = entries_[id].next) {
-      if (Matches(id, object)) return id;
+      if (Matches(id, object, unloads)) return id;
     }
     uint32_t id = last_id_.load(std::memory_order_relaxed);
     do {
@@ -131,6 +122,7 @@ class Objects {
     entry.start = StartOf(object);
     entry.limit = LimitOf(object);
     entry.eh_frame_hdr = EhFrameHdrOf(object);
+    entry.unloads.store(unloads, std::memory_order_relaxed);
     const Headers headers = HeadersOf(object);
     const BuildId found = FindBuildId(headers.first, headers.count, object.dlfo_link_map->l_addr);
     if (found.bytes >= sizeof(entry.build_id)) {
@@ -139,7 +131,6 @@ class Objects {
       entry.build_id_at = found.id;
       std::memcpy(&entry.build_id, found.id, sizeof(entry.build_id));
     } else {
-      entry.unload_count.store(UnloadCount(), std::memory_order_relaxed);
       entry.unwind_hash = HashUnwindData(object);
     }
     // Before the id can be found: what the watcher finds must be known to every thread that uses the id.
@@ -151,23 +142,25 @@ class Objects {
     return id;
   }
 
-  // Whether the object with this id is `object`, which cannot be unloaded now.
-  bool Matches(uint32_t id, const dl_find_object& object) {
+  // Whether an object of this id was loaded when UnloadCount() was `unloads`.
+  bool WasLoaded(uint32_t id, uint64_t unloads) const {
+    return entries_[id].unloads.load(std::memory_order_relaxed) == unloads;
+  }
+  // Whether the object with this id is `object`, which cannot be unloaded now. `unloads`: from UnloadCount().
+  bool Matches(uint32_t id, const dl_find_object& object, uint64_t unloads) {
     Entry& entry = entries_[id];
     if (entry.start != StartOf(object) || entry.limit != LimitOf(object) ||
         entry.eh_frame_hdr != EhFrameHdrOf(object)) {
       return false;
     }
-    if (entry.note == nullptr) {
-      const unsigned long long count = UnloadCount();
-      if (entry.unload_count.load(std::memory_order_relaxed) == count) return true;
-      if (entry.unwind_hash == 0 || HashUnwindData(object) != entry.unwind_hash) return false;
-      entry.unload_count.store(count, std::memory_order_relaxed);
-      return true;
-    }
+    if (WasLoaded(id, unloads)) return true;
     // The note may be anywhere in the object. It can be read if the first page, which has the headers, says so.
-    if (std::memcmp(entry.note, &entry.note_header, sizeof(entry.note_header)) != 0) return false;
-    return std::memcmp(entry.build_id_at, &entry.build_id, sizeof(entry.build_id)) == 0;
+    const bool is_same = entry.note == nullptr
+                             ? entry.unwind_hash != 0 && HashUnwindData(object) == entry.unwind_hash
+                             : std::memcmp(entry.note, &entry.note_header, sizeof(entry.note_header)) == 0 &&
+                                   std::memcmp(entry.build_id_at, &entry.build_id, sizeof(entry.build_id)) == 0;
+    if (is_same) entry.unloads.store(unloads, std::memory_order_relaxed);
+    return is_same;
   }
 
  private:
@@ -179,9 +172,8 @@ class Objects {
     ElfW(Phdr) note_header;
     const unsigned char* build_id_at;  // in the object
     uint64_t build_id;                 // its first bytes
-    // Used if there is no build id: UnloadCount() at the last check, and HashUnwindData().
-    std::atomic<unsigned long long> unload_count;
-    uint64_t unwind_hash;
+    uint64_t unwind_hash;              // HashUnwindData(), if there is no build id
+    std::atomic<uint64_t> unloads;     // UnloadCount() before the last check
     uint32_t next;
   };
   static constexpr int kBucketBits = 10;
@@ -232,16 +224,22 @@ bool ObjectCheck::Find(uintptr_t address, LoadedObject* object) {
   const bool is_permanent = IsPermanent(found);
   if (is_guessed_ && !is_permanent) return false;
   object->id = is_permanent ? 0 : known_objects.IdOf(found);
-  if (object->id != 0 && object->id != kUnidentifiedObject) SetLoaded(object->id);
   object->eh_frame_hdr = found.dlfo_eh_frame;
   object->begins_stacks = StartOf(found) == getauxval(AT_BASE) || StartOf(found) == getauxval(AT_SYSINFO_EHDR);
   object->readable = SegmentsOf(found, PF_R);
   return true;
 }
 
-bool IsObjectLoaded(uint32_t object, uintptr_t address) {
+bool IsObjectLoaded(uint32_t object, uintptr_t address, uint64_t unloads) {
+  if (known_objects.WasLoaded(object, unloads)) return true;
   dl_find_object found;
-  return FindObject(address, &found) && known_objects.Matches(object, found);
+  return FindObject(address, &found) && known_objects.Matches(object, found, unloads);
+}
+
+bool AreObjectsLoaded(const ObjectOfFrame* objects, size_t count, const uintptr_t* pcs) {
+  return std::all_of(objects, objects + count, [pcs, unloads = UnloadCount()](const ObjectOfFrame& object) {
+    return IsObjectLoaded(object.id, pcs[object.frame] - 1, unloads);
+  });
 }
 
 bool IsKnownCode(uintptr_t address) {

@@ -6,13 +6,13 @@
 // libraries: the objects that a walk passes through by rules cannot be unloaded during the walk, because the stack
 // returns to their functions. The check:
 // - Objects loaded at program start are permanent: they are never unloaded. They need no check, and have the id 0.
-// - Other objects with a build id: the check compares the stored addresses (of the object, of its .eh_frame_hdr and of
-//   its note) and the start of the build id with those of the object that is loaded now. Equal build ids mean equal
-//   code, so an id stays valid when its library is loaded again.
-// - Other objects: the addresses are equal, and dl_iterate_phdr reports that no object was unloaded since the last
-//   check. (It takes a lock, but one that the dynamic linker never holds while it runs other code.) If one was
-//   unloaded, the hash of the unwind data must be equal. Data of more than 256 KiB are not hashed and count as
-//   different. When no id is left, such an object is unidentified: nothing is kept about its code.
+// - Other objects: dl_iterate_phdr reports that no object was unloaded since the last check of this one. (It takes a
+//   lock, but one that the dynamic linker never holds while it runs other code. So it is called once per path or walk.)
+//   If one was unloaded, the stored addresses (of the object, of its .eh_frame_hdr and of the note with its build id)
+//   and the start of the build id must be those of the object that is loaded now. Equal build ids mean equal code, so
+//   an id stays valid when its library is loaded again.
+// - Without a build id, the hash of the unwind data must be equal instead. Data of more than 256 KiB are not hashed and
+//   count as different. When no id is left, such an object is unidentified: nothing is kept about its code.
 //
 // A frame that was guessed (RuleWalk::Guess) is different: its return address may be an old word of the stack, and
 // another thread may unload the object around it. So no guess leads into an object that is not permanent, and a walk
@@ -25,6 +25,8 @@
 
 #include <cstddef>
 #include <cstdint>
+
+#include "src/base/linker_section.h"
 
 namespace hbmprof::internal {
 
@@ -78,37 +80,35 @@ struct LoadedObject {
   ReadableRanges readable;
 };
 
-// Returns whether `object`, an id that is not 0, is now loaded around `address`.
-bool IsObjectLoaded(uint32_t object, uintptr_t address);
+// Returns whether `object`, an id that is not 0, is now loaded around `address`, where the thread's stack returns to.
+// `unloads`: UnloadCount() since this stack exists.
+bool IsObjectLoaded(uint32_t object, uintptr_t address, uint64_t unloads);
 
-// The checked objects of one walk.
+// An object that can be unloaded, and the number of a frame in it.
+struct ObjectOfFrame {
+  uint16_t id;
+  uint16_t frame;
+};
+// Returns whether all these objects are now loaded around their frames. `pcs`: the return addresses of the frames.
+bool AreObjectsLoaded(const ObjectOfFrame* objects, size_t count, const uintptr_t* pcs);
+
+// The checks of the objects of one walk.
 class ObjectCheck {
  public:
   // IsObjectLoaded
   bool IsLoaded(uint32_t object, uintptr_t address) {
-    for (const uint32_t loaded : loaded_) {
-      if (loaded == object) return true;
-    }
-    const bool is_loaded = !is_guessed_ && IsObjectLoaded(object, address);
-    if (is_loaded) SetLoaded(object);
-    return is_loaded;
+    if (is_guessed_) return false;
+    if (unloads_ == 0) unloads_ = UnloadCount();
+    return IsObjectLoaded(object, address, unloads_);
   }
   // Finds the object at `address`. Returns false if there is none.
   bool Find(uintptr_t address, LoadedObject* object);
   // To be called when the walk has guessed a frame. From then on no object is found or loaded that is not permanent.
-  void SetGuessed() {
-    *this = {};
-    is_guessed_ = true;
-  }
+  void SetGuessed() { is_guessed_ = true; }
   bool is_guessed() const { return is_guessed_; }
 
  private:
-  static constexpr uint32_t kLoaded = 8;
-
-  void SetLoaded(uint32_t object) { loaded_[next_++ % kLoaded] = object; }
-
-  uint32_t loaded_[kLoaded] = {};  // the last ones
-  uint32_t next_ = 0;
+  uint64_t unloads_ = 0;  // 0: not known yet
   bool is_guessed_ = false;
 };
 

@@ -1,6 +1,6 @@
 // Profiler, and the functions of ProfilerImpl that record an event: it goes from here to the site finder and to Pools.
 // All other functions of ProfilerImpl are in profiler_impl.cc, and snapshots in snapshot_builder.cc. A profiler that
-// has joined that of the injected library passes its calls on (injected.h).
+// uses the injected library passes its calls on (injected.h).
 #include "hbmprof/profiler.h"
 
 #include <algorithm>
@@ -22,10 +22,11 @@ Profiler::Profiler(const Options& options)
     : enabled_(options.enabled && !internal::IsOff()),
       impl_(internal::IsOff() ? nullptr : std::make_unique<internal::ProfilerImpl>(options, enabled_)) {}
 
-Profiler::Profiler(const internal::InjectedProfiler& joined, bool enabled) : enabled_(enabled), joined_(&joined) {}
+Profiler::Profiler(const internal::InjectedProfiler& injected, bool enabled)
+    : enabled_(enabled), injected_(&injected) {}
 
 void Profiler::SetEnabled(bool enabled) {
-  const bool can_record = (impl_ != nullptr || joined_ != nullptr) && !internal::IsOff();
+  const bool can_record = (impl_ != nullptr || injected_ != nullptr) && !internal::IsOff();
   const bool on = enabled && can_record;
   if (impl_ != nullptr && on != this->enabled()) impl_->Switches(on);
   enabled_.store(on, std::memory_order_relaxed);
@@ -53,14 +54,14 @@ Profiler::~Profiler() {
   if (internal::IsOff()) static_cast<void>(impl_.release());
 }
 
-// A profiler without `impl_` has joined another one, or is Off(). One that is enabled and has no `impl_` has joined.
+// A profiler without `impl_` uses the injected library, or is Off(), which is never enabled.
 
 DeviceId Profiler::Device(std::string_view name) {
-  if (joined_ != nullptr) return joined_->Device(name);
+  if (injected_ != nullptr) return injected_->Device(name);
   return impl_ == nullptr ? kDefaultDevice : DeviceId(impl_->names.devices.NumberOf(name));
 }
 AllocatorId Profiler::Allocator(std::string_view name) {
-  if (joined_ != nullptr) return joined_->Allocator(name);
+  if (injected_ != nullptr) return injected_->Allocator(name);
   return impl_ == nullptr ? AllocatorId() : AllocatorId(impl_->names.allocators.NumberOf(name));
 }
 void Profiler::SetDeviceProbe(DeviceId device, std::function<DeviceProbe()> probe, const void* owner) {
@@ -70,7 +71,7 @@ void Profiler::RemoveDeviceProbe(DeviceId device, const void* owner) {
   if (impl_ != nullptr && !internal::IsOff()) impl_->probes.Remove(device, owner);
 }
 void Profiler::SetCounter(std::string_view name, int64_t value) {
-  if (joined_ != nullptr) return joined_->SetCounter(name, value);
+  if (injected_ != nullptr) return injected_->SetCounter(name, value);
   if (impl_ != nullptr) impl_->names.counters.Set(name, value);
 }
 
@@ -78,19 +79,21 @@ namespace internal {
 
 // --- Events: buffers ---
 
-inline bool ProfilerImpl::Enter(uint64_t id, SiteId site, int64_t bytes) {
-  const bool is_added = pools_.Add(id, site, bytes);
+inline bool ProfilerImpl::Enter(uint64_t id, SiteId site, int64_t bytes, bool* is_live) {
+  const bool is_added = pools_.Add(id, site, bytes, is_live);
   live_.Grow(ledger_.live_records());
-  return __builtin_expect(static_cast<int64_t>(is_added), 1) != 0 || Drop(static_cast<size_t>(bytes));
+  if (__builtin_expect(static_cast<int64_t>(is_added), 1) != 0) return true;
+  return (is_live == nullptr || !*is_live) && Drop(static_cast<size_t>(bytes));
 }
 
-inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
+inline bool ProfilerImpl::Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels,
+                                 bool* is_live) noexcept {
   if (thread_state.is_common() && HasRecordedHere()) {
     const TrackerSection section;
-    const SiteId site = HasCapacity(bytes) ? finder_.CachedSiteOf(caller, labels) : kNoSite;
-    if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
+    const SiteId site = ledger_.HasCapacity(bytes, max_live_) ? finder_.CachedSiteOf(caller, labels) : kNoSite;
+    if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes), is_live);
   }
-  return RecordSlow(caller, id, bytes, labels);
+  return RecordSlow(caller, id, bytes, labels, is_live);
 }
 
 inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) noexcept {
@@ -98,12 +101,12 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
     attributes = ClampSlow(attributes);
     if (UnpackAttributes(attributes).kind == MemoryKind::kAlias) bytes = 0;
   }
-  if (!IsBuffer(id)) return !id.is_null() && Drop(bytes);
+  if (!Pools::IsBufferId(id)) return !id.is_null() && Drop(bytes);
   return Record(caller, id.value(), bytes, {attributes, current_tags, 0});
 }
 
 [[gnu::flatten]] bool ProfilerImpl::RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
-                                                const Pool* around) noexcept {
+                                                const Pool* around, bool* is_live) noexcept {
   const Pool named = Clamp(pool);
   PoolNumber from = sites_.pools().Find(named);
   if (from == 0) from = MakePoolNumber(named);
@@ -111,17 +114,20 @@ inline bool ProfilerImpl::RecordAlloc(const Caller& caller, BufferId id, size_t 
   if (id == 0) return !address.is_null() && Drop(bytes);
   if (!ledger_.HasSegments(from)) from = around != nullptr ? sites_.pools().Find(Clamp(*around)) : PoolNumber{0};
   const Attributes attributes = {named.device, MemoryKind::kDevice, named.allocator};
-  return Record(caller, id, bytes, {attributes, current_tags, from});
+  return Record(caller, id, bytes, {attributes, current_tags, from}, is_live);
 }
 
-[[gnu::noinline]] bool ProfilerImpl::RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept {
+bool ProfilerImpl::RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels, bool* is_live) noexcept {
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return false;
-  if (!HasCapacity(bytes) && !(pools_.RemoveReplaced(id) && HasCapacity(bytes))) return Drop(bytes);
+  const bool replaces = is_live == nullptr;
+  if (!ledger_.HasCapacity(bytes, max_live_) &&
+      !(replaces && pools_.RemoveReplaced(id) && ledger_.HasCapacity(bytes, max_live_)))
+    return Drop(bytes);
   const SiteId site = finder_.SiteOf(caller, labels);
   TraceStep(EventStep::kSiteFound);
-  if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes));
-  pools_.RemoveReplaced(id);
+  if (site != kNoSite) return Enter(id, site, static_cast<int64_t>(bytes), is_live);
+  if (replaces) pools_.RemoveReplaced(id);
   return Drop(bytes);
 }
 
@@ -143,7 +149,7 @@ inline std::optional<int64_t> ProfilerImpl::End(uint64_t id) noexcept {
 }
 
 inline std::optional<int64_t> ProfilerImpl::RecordFree(BufferId id) noexcept {
-  return id.is_null() ? std::nullopt : End(IsBuffer(id) ? id.value() : 0);
+  return id.is_null() ? std::nullopt : End(Pools::IsBufferId(id) ? id.value() : 0);
 }
 
 void ProfilerImpl::RecordDropped(uint64_t bytes) {
@@ -158,7 +164,7 @@ uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attrib
   const GuardedEvent event(*this);
   if (!event.is_recorded()) return 0;
   if (attributes.kind == MemoryKind::kAlias) bytes = 0;
-  const SiteId site = HasCapacity(bytes) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
+  const SiteId site = ledger_.HasCapacity(bytes, max_live_) ? SiteOf(caller, Clamp(attributes), 0) : kNoSite;
   if (site == kNoSite) Drop(bytes);
   return site + 1;
 }
@@ -166,7 +172,7 @@ uint32_t ProfilerImpl::KeepSite(const Caller& caller, size_t bytes, const Attrib
 bool ProfilerImpl::RecordAllocAt(uint32_t site, BufferId id, size_t bytes) {
   const GuardedEvent event(*this);
   if (!event.is_recorded() || id.is_null() || site == 0) return false;
-  if (!IsBuffer(id) || site > sites_.size() || !HasCapacity(bytes)) return Drop(bytes);
+  if (!Pools::IsBufferId(id) || site > sites_.size() || !ledger_.HasCapacity(bytes, max_live_)) return Drop(bytes);
   return Enter(id.value(), site - 1, static_cast<int64_t>(bytes));
 }
 
@@ -177,7 +183,7 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
   {
     const GuardedEvent event(*this);
     if (!event.is_recorded() || address.is_null()) return false;
-    if (!IsBuffer(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
+    if (!Pools::IsBufferId(address) || sites_.pools().FindOrMake(named) == 0) return Drop(bytes);
     // If recording was off meanwhile, a known segment is an earlier one, whose end and whose blocks' ends were not
     // seen.
     LiveRecord known;
@@ -198,14 +204,14 @@ bool ProfilerImpl::RecordSegment(const Caller& caller, const Pool& pool, BufferI
 
 bool ProfilerImpl::MakeSegment(BufferId id, const Pool& pool) {
   const GuardedEvent event(*this);
-  return event.is_recorded() && IsBuffer(id) && pools_.MakeSegment(id.value(), Clamp(pool)).value_or(false);
+  return event.is_recorded() && Pools::IsBufferId(id) && pools_.MakeSegment(id.value(), Clamp(pool)).value_or(false);
 }
 
 std::optional<int64_t> ProfilerImpl::RecordSegmentFree(const Pool& pool, BufferId address) {
   const GuardedEvent event(*this);
   if (!event.is_recorded() || address.is_null()) return {};
   std::optional<int64_t> bytes;
-  if (IsBuffer(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
+  if (Pools::IsBufferId(address)) bytes = pools_.EndSegment(address.value(), Clamp(pool));
   if (!bytes.has_value()) foreign_frees_.fetch_add(1, std::memory_order_relaxed);
   return bytes;
 }
@@ -221,7 +227,7 @@ inline std::optional<int64_t> ProfilerImpl::RecordBlockFree(const Pool& pool, Bu
 
 bool ProfilerImpl::RecordResize(BufferId id, size_t bytes) {
   const GuardedEvent event(*this);
-  return event.is_recorded() && IsBuffer(id) && bytes <= LiveTable::kMaxBytes &&
+  return event.is_recorded() && Pools::IsBufferId(id) && bytes <= LiveTable::kMaxBytes &&
          pools_.Resize(id.value(), static_cast<int64_t>(bytes));
 }
 
@@ -249,14 +255,14 @@ void ProfilerImpl::EndBlocks(const Pool& pool, uint64_t start, uint64_t bytes) {
 [[gnu::noinline, gnu::flatten]] bool Profiler::Alloc(BufferId id, size_t bytes, uint64_t attributes) {
   const Caller caller = Caller::OfThisFunction();
   return impl_ != nullptr ? impl_->RecordAlloc(caller, id, bytes, attributes)
-                          : joined_->RecordAlloc(caller, id, bytes, attributes);
+                          : injected_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] bool Profiler::AllocFrom(const Caller& caller, BufferId id, size_t bytes, uint64_t attributes) {
   return impl_ != nullptr ? impl_->RecordAlloc(caller, id, bytes, attributes)
-                          : joined_->RecordAlloc(caller, id, bytes, attributes);
+                          : injected_->RecordAlloc(caller, id, bytes, attributes);
 }
 [[gnu::flatten]] std::optional<int64_t> Profiler::Free(BufferId id) {
-  return impl_ != nullptr ? impl_->RecordFree(id) : joined_->RecordFree(id);
+  return impl_ != nullptr ? impl_->RecordFree(id) : injected_->RecordFree(id);
 }
 [[gnu::noinline, gnu::flatten]] bool Profiler::RecordBlock(const Pool& pool, BufferId address, size_t bytes) {
   return RecordBlockFrom(Caller::OfThisFunction(), pool, address, bytes);
@@ -268,14 +274,14 @@ void ProfilerImpl::EndBlocks(const Pool& pool, uint64_t start, uint64_t bytes) {
 // Calls the function of ProfilerImpl, or that of InjectedProfiler with the same name, if the profiler is enabled.
 #define HBMPROF_EVENT(Function, arguments, otherwise) \
   if (!enabled()) return otherwise;                   \
-  return impl_ != nullptr ? impl_->Function arguments : joined_->Function arguments
+  return impl_ != nullptr ? impl_->Function arguments : injected_->Function arguments
 
 // The same for functions that record no event: also if it is not enabled, but not in a process that is off. (An event
 // finds out itself whether the process is off.)
-#define HBMPROF_QUERY(Function, arguments, otherwise)         \
-  if (internal::IsOff()) return otherwise;                    \
-  if (impl_ != nullptr) return impl_->Function arguments;     \
-  if (joined_ != nullptr) return joined_->Function arguments; \
+#define HBMPROF_QUERY(Function, arguments, otherwise)             \
+  if (internal::IsOff()) return otherwise;                        \
+  if (impl_ != nullptr) return impl_->Function arguments;         \
+  if (injected_ != nullptr) return injected_->Function arguments; \
   return otherwise
 
 [[gnu::flatten]] bool Profiler::RecordBlockFrom(const Caller& caller, const Pool& pool, BufferId address,

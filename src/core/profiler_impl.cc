@@ -100,7 +100,7 @@ uint64_t ProfilerImpl::ClampSlow(uint64_t packed) {
 bool ProfilerImpl::Reattribute(const Caller& caller, BufferId id, AllocatorId allocator) {
   const GuardedEvent event(*this);
   LiveRecord live;
-  if (!event.is_recorded() || !IsBuffer(id) || !live_.Find(id.value(), &live)) return false;
+  if (!event.is_recorded() || !Pools::IsBufferId(id) || !live_.Find(id.value(), &live)) return false;
   const SiteLabels labels = sites_.At(live.site).labels;
   Attributes attributes = labels.attributes();
   if (attributes.kind == MemoryKind::kPool) return true;

@@ -18,9 +18,9 @@
 #include "src/capture/capture.h"
 #include "src/capture/python/python_frames.h"
 #include "src/core/ledger/ledger.h"
+#include "src/core/ledger/pools.h"
 #include "src/core/ledger/trace.h"
 #include "src/core/names.h"
-#include "src/core/pools/pools.h"
 #include "src/core/probes.h"
 #include "src/core/scoped_caller.h"
 #include "src/core/site_finder.h"
@@ -69,13 +69,15 @@ class ProfilerImpl {
   bool MakeSegment(BufferId id, const Pool& pool);
   std::optional<int64_t> RecordSegmentFree(const Pool& pool, BufferId address);
   // `around`: a pool of the same device in whose segment the block is known to lie; null: none is known. It has handed
-  // the block out if `pool` has no segment. Without it, such a block counts as a buffer.
-  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes,
-                   const Pool* around = nullptr) noexcept;
+  // the block out if `pool` has no segment. Without it, such a block counts as a buffer. `is_live`: see Pools::Add.
+  bool RecordBlock(const Caller& caller, const Pool& pool, BufferId address, size_t bytes, const Pool* around = nullptr,
+                   bool* is_live = nullptr) noexcept;
   std::optional<int64_t> RecordBlockFree(const Pool& pool, BufferId address) noexcept;
   bool RecordResize(BufferId id, size_t bytes);
   bool RecordBlockResize(const Pool& pool, BufferId address, size_t bytes);
-  std::optional<LiveBuffer> FindBuffer(BufferId id) const { return IsBuffer(id) ? Find(id.value()) : std::nullopt; }
+  std::optional<LiveBuffer> FindBuffer(BufferId id) const {
+    return Pools::IsBufferId(id) ? Find(id.value()) : std::nullopt;
+  }
   std::optional<FoundBuffer> FindBufferAt(BufferId address) const;
   // The block of `pool` at `address`. It and FindBuffer take locks even inside the tracker: not for signal handlers.
   std::optional<LiveBuffer> FindBlock(const Pool& pool, BufferId address) const {
@@ -109,7 +111,7 @@ class ProfilerImpl {
   void ResetPeak(DeviceId device);
   // Called before recording is turned on or off. If it is turned on, calls the function of SetResumeHook.
   void Switches(bool on);
-  // Says when recording was off last; "" if it was not.
+  // Says when recording was off last, and first; "" if it was not.
   std::string PauseWarning() const;
   void EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<BufferId>& kept);
   // Counts an allocation that is not recorded.
@@ -139,15 +141,14 @@ class ProfilerImpl {
     const bool is_recorded_;
   };
 
-  // Returns whether a buffer can have this id: it is not null, and not that of a block (Pools::IsBlockId).
-  static bool IsBuffer(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Records an allocation with this id. If there is no space for it, the record of its id, whose free was not recorded,
-  // ends to make it.
-  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept;
+  // ends to make it. `is_live`: see Pools::Add.
+  bool Record(const Caller& caller, uint64_t id, size_t bytes, SiteLabels labels, bool* is_live = nullptr) noexcept;
   // The same, if the site is not cached or the thread may be inside the tracker.
-  [[gnu::noinline]] bool RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels) noexcept;
+  [[gnu::noinline]] bool RecordSlow(Caller caller, uint64_t id, size_t bytes, SiteLabels labels,
+                                    bool* is_live = nullptr) noexcept;
   // Enters a record, and returns whether it was entered: if not, it is dropped.
-  bool Enter(uint64_t id, SiteId site, int64_t bytes);
+  bool Enter(uint64_t id, SiteId site, int64_t bytes, bool* is_live = nullptr);
   std::optional<LiveBuffer> Find(uint64_t id) const;
   // Ends the record of `id`. Returns its size. If there is none, counts a foreign free.
   std::optional<int64_t> End(uint64_t id) noexcept;
@@ -171,16 +172,6 @@ class ProfilerImpl {
   bool Drop(uint64_t bytes) {
     RecordDropped(bytes);
     return false;
-  }
-  // Whether a new record of this size may be made. (live_records() can be a little out of date.)
-  bool HasCapacity(size_t bytes) const { return bytes <= LiveTable::kMaxBytes && ledger_.live_records() < max_live_; }
-  // Returns whether packed attributes may be out of range, or the kind may be kPool, kExternal or kAlias.
-  static bool NeedClamp(uint64_t attributes) {
-    constexpr uint64_t kCommon =
-        PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});
-    static_assert(static_cast<int>(MemoryKind::kAlias) > 7 && (kMaxDevices & (kMaxDevices - 1)) == 0);
-    const bool is_pool = (attributes >> 16 & 0xff) == static_cast<uint64_t>(MemoryKind::kPool);
-    return __builtin_expect(static_cast<int64_t>((attributes & ~kCommon) != 0 || is_pool), 0) != 0;
   }
   // Returns packed attributes with values that are out of range replaced.
   static uint64_t Clamp(const Attributes& attributes) {
@@ -207,6 +198,7 @@ class ProfilerImpl {
   std::atomic<int64_t> dropped_records_{0};
   std::atomic<int64_t> dropped_bytes_{0};
   // In nanoseconds of Unix time; 0: never.
+  std::atomic<int64_t> first_off_{0};
   std::atomic<int64_t> last_off_{0};
   std::atomic<int64_t> last_on_{0};
   std::atomic<Generation> resumed_{0};  // the generation of last_on_

@@ -1,4 +1,4 @@
-// The place of this process in a distributed run, and in a cluster: from its environment.
+// The place of this process in a distributed run, and in a cluster, and its settings: from its environment.
 #ifndef HBMPROF_SRC_CORE_RUN_ENVIRONMENT_H_
 #define HBMPROF_SRC_CORE_RUN_ENVIRONMENT_H_
 

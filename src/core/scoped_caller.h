@@ -36,7 +36,7 @@ inline const Caller& StartOfStack(const Caller& caller) {
   return IsIn(scope, caller) ? scope.caller : caller;
 }
 
-// Begins a scope, unless the thread is in one; also in the injected library if this copy of the library has joined its
+// Begins a scope, unless the thread is in one; also in the injected library if this copy of the library uses its
 // profiler. Returns the argument for EndCaller, which runs on the same stack.
 uint32_t BeginCaller(const Caller& caller);
 void EndCaller(uint32_t begun);

@@ -267,7 +267,10 @@ PoolStats ProfilerImpl::StatsOf(const Pool& pool) const {
 }
 
 void ProfilerImpl::Switches(bool on) {
-  (on ? last_on_ : last_off_).store(UnixNanos(), std::memory_order_relaxed);
+  const int64_t now = UnixNanos();
+  (on ? last_on_ : last_off_).store(now, std::memory_order_relaxed);
+  int64_t never = 0;
+  if (!on) first_off_.compare_exchange_strong(never, now, std::memory_order_relaxed);
   if (!on) return;
   LookAtClock();
   resumed_.store(PresentGeneration(), std::memory_order_relaxed);
@@ -280,7 +283,9 @@ std::string ProfilerImpl::PauseWarning() const {
   if (off == 0) return "";
   const std::string time =
       on < off ? "has been off since " + UtcTime(off) : "was off from " + UtcTime(off) + " to " + UtcTime(on);
-  return "Recording " + time + ": allocations and frees of that time are missing";
+  const int64_t first = first_off_.load(std::memory_order_relaxed);
+  return "Recording " + time + ": allocations and frees of that time are missing" +
+         (first != 0 && first < off ? "; it was off before, first at " + UtcTime(first) : "");
 }
 
 Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
@@ -322,7 +327,7 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
 hbmprof::Snapshot hbmprof::Profiler::TakeSnapshot() const {
   const bool is_off = internal::IsOff();
   if (!is_off && impl_ != nullptr) return impl_->TakeSnapshot();
-  if (!is_off && joined_ != nullptr) return joined_->TakeSnapshot();
+  if (!is_off && injected_ != nullptr) return injected_->TakeSnapshot();
   Snapshot snapshot;
   if (is_off) snapshot.warnings.emplace_back(internal::kOffText);
   return snapshot;

@@ -9,7 +9,7 @@
 
 namespace hbmprof::internal {
 
-// Returns those parts of a snapshot of `profiler`; of a joined one, all.
+// Returns those parts of a snapshot of `profiler`; of one that uses the injected library, all.
 hbmprof::Snapshot SnapshotOf(Profiler& profiler, SnapshotParts parts);
 // Returns whether the profiler has a call site: of an allocation, of a failed one, or one that was kept (KeepSite).
 inline bool HasRecorded(const Profiler& profiler) { return profiler.GetTrackerStats().sites != 0; }

@@ -41,7 +41,7 @@ inline const char* AttachText(int code) {
   constexpr const char* kTexts[kAttachCodes] = {
       "attached",
       "hbmprof is attached already",
-      "the program was started with hbmprof: it is recorded from its start",
+      "the program was started with hbmprof: it is recorded from its start, but not if HBMPROF=0 was set",
       "another thread attaches or detaches now; try again",
       "the process has not loaded libcuda.so.1 yet: attach after its first use of CUDA",
       "the functions of this libcuda have an unknown form (known: drivers " HBMPROF_KNOWN_DRIVERS

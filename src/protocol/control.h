@@ -51,6 +51,8 @@ namespace hbmprof::internal {
 inline constexpr char kControlDirectoryVariable[] = "HBMPROF_SOCKET_DIR";
 inline constexpr char kControlSocketPrefix[] = "hbmprof.";
 inline constexpr char kControlSocketSuffix[] = ".sock";
+// The process binds the socket to DIRECTORY/.hb.PID.NUMBER before it gets its name. /proc/net/unix shows that for ever.
+inline constexpr char kControlBoundPrefix[] = ".hb.";
 inline constexpr size_t kMaxControlRequestBytes = 4096;
 
 // Returns whether only `owner` and root can replace a socket in the directory that lstat describes as `info`: it

@@ -22,8 +22,8 @@ inline int HexDigit(char digit) {
   return -1;
 }
 
-// Decodes "%2C" and "+". An escape that is not complete stays as it is.
-inline std::string DecodeUrl(std::string_view text) {
+// Decodes "%2C", and "+" to `plus`. An escape that is not complete stays as it is.
+inline std::string DecodeUrl(std::string_view text, char plus = ' ') {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {
     const int high = text[i] == '%' && i + 2 < text.size() ? HexDigit(text[i + 1]) : -1;
@@ -32,7 +32,7 @@ inline std::string DecodeUrl(std::string_view text) {
       decoded += static_cast<char>(high * 16 + low);
       i += 2;
     } else {
-      decoded += text[i] == '+' ? ' ' : text[i];
+      decoded += text[i] == '+' ? plus : text[i];
     }
   }
   return decoded;

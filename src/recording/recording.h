@@ -22,6 +22,8 @@ namespace hbmprof::internal {
 
 // The name of the mark of a failed allocation's report begins with this text.
 inline constexpr std::string_view kReportMark = "out of memory: ";
+// The name of the mark at the end of a Python program, before the interpreter frees its variables.
+inline constexpr char kPythonEndMark[] = "end of Python";
 
 // The sites, stacks, names and other elements that the events refer to by number.
 struct RecordingTables {

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "src/base/linker_section.h"
 #include "src/base/mutex.h"
 #include "src/base/thread_state.h"
 
@@ -49,6 +50,28 @@ int Answer() {
 }
 
 int AnswerOfChild() { return RunInChild(&Answer); }
+
+TEST(ForkTest, WaitsForLinkerSections) {
+  std::atomic<bool> is_open{false};
+  std::atomic<bool> is_closed{false};
+  std::thread thread([&] {
+    const LinkerSection section;
+    EXPECT_TRUE(section.may_lock());
+    is_open = true;
+    usleep(20'000);
+    is_closed = true;
+  });
+  while (!is_open) std::this_thread::yield();
+  EXPECT_EQ(RunInChild([&] { return is_closed && LinkerSection().may_lock() ? 0 : 1; }), 0);
+  EXPECT_TRUE(LinkerSection().may_lock());
+  thread.join();
+}
+
+// A thread that holds the section for ever does not stop a fork.
+TEST(ForkTest, DoesNotWaitForEverForALinkerSection) {
+  const LinkerSection section;
+  EXPECT_EQ(RunInChild([] { return LinkerSection().may_lock() ? 0 : 1; }), 0);
+}
 
 TEST(ForkTest, ChildOfAProcessThatHasRecordedNothingRecords) {
   EXPECT_EQ(AnswerOfChild(), kRecords);

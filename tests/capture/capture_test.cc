@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cctype>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <ostream>
 #include <random>
 #include <string>
 #include <string_view>
@@ -30,6 +30,10 @@
 #include "tests/support/sanitized.h"
 
 namespace capture_test {
+
+// ctest shows it beside the test's name.
+void PrintTo(const ScenarioSet& set, std::ostream* out) { *out << set.name; }
+
 namespace {
 
 using hbmprof::Caller;
@@ -143,37 +147,25 @@ testing::AssertionResult NoDifference() {
                                      << Describe(found.actual);
 }
 
-struct Case {
-  ScenarioSet set;
-  int scenario;
-};
-std::vector<Case> Cases() {
-  std::vector<Case> cases;
+void RunAllScenarios(Probe probe) {
   for (const ScenarioSet& set : ScenarioSets()) {
-    for (size_t i = 0; i < set.scenarios.size(); ++i) cases.push_back({set, static_cast<int>(i)});
+    for (size_t i = 0; i < set.scenarios.size(); ++i) set.run(static_cast<int>(i), probe);
   }
-  return cases;
-}
-std::string Identifier(std::string text) {
-  for (char& c : text) {
-    if (!isalnum(static_cast<unsigned char>(c))) c = '_';
-  }
-  return text;
 }
 
-void PrintTo(const Case& the_case, std::ostream* os) { *os << the_case.set.scenarios[the_case.scenario]; }
-
-class ScenarioTest : public testing::TestWithParam<Case> {};
+class ScenarioTest : public testing::TestWithParam<ScenarioSet> {};
 TEST_P(ScenarioTest, AllUnwindersFindTheSameFrames) {
-  GetParam().set.run(GetParam().scenario, ProbeAll);
-  EXPECT_TRUE(NoDifference());
-  // Again, with all rules known.
-  GetParam().set.run(GetParam().scenario, ProbeAll);
-  EXPECT_TRUE(NoDifference());
+  for (size_t i = 0; i < GetParam().scenarios.size(); ++i) {
+    SCOPED_TRACE(GetParam().scenarios[i]);
+    GetParam().run(static_cast<int>(i), ProbeAll);
+    EXPECT_TRUE(NoDifference());
+    // Again, with all rules known.
+    GetParam().run(static_cast<int>(i), ProbeAll);
+    EXPECT_TRUE(NoDifference());
+  }
 }
-INSTANTIATE_TEST_SUITE_P(Code, ScenarioTest, testing::ValuesIn(Cases()), [](const auto& info) {
-  return Identifier(std::string(info.param.set.name) + "_" + info.param.set.scenarios[info.param.scenario]);
-});
+INSTANTIATE_TEST_SUITE_P(Code, ScenarioTest, testing::ValuesIn(ScenarioSets()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST(CaptureTest, RandomStacksEqualGlibcStacks) {
   // The paths of these stacks fill about half of the process's table of paths. The rest is for the other tests.
@@ -394,7 +386,7 @@ Coverage PrintCoverage(const char* of) {
   return std::exchange(coverage, {});
 }
 TEST(CoverageTest, AllStacksAreComplete) {
-  for (const Case& c : Cases()) c.set.run(c.scenario, ProbeCoverage);
+  RunAllScenarios(ProbeCoverage);
   const Coverage scenarios = PrintCoverage("scenarios");
   EXPECT_EQ(scenarios.automatic, scenarios.stacks);
   for (const ScenarioSet& set : ScenarioSets()) {
@@ -473,7 +465,7 @@ TEST(FramePointerTest, FindsFramesOfCodeWithFramePointers) {
   EXPECT_EQ(actual.pcs[0], caller.pc);
 }
 TEST(FramePointerTest, DoesNotCrashInCodeWithoutFramePointers) {
-  for (const Case& c : Cases()) c.set.run(c.scenario, ProbeFramePointersSafely);
+  RunAllScenarios(ProbeFramePointersSafely);
   EXPECT_TRUE(NoDifference());
 }
 TEST(FramePointerTest, InvalidFramePointerEndsTheWalk) {
@@ -655,7 +647,7 @@ void ForkAndCapture() {
   if (child == 0) {
     alarm(100);
     ScenarioSets()[0].random_chain(3, 25, ProbeRulesRepeatedly);
-    for (const Case& c : Cases()) c.set.run(c.scenario, ProbeRulesRepeatedly);
+    RunAllScenarios(ProbeRulesRepeatedly);
     CallGeneratedCode(code, inner, ProbeThroughGeneratedCode);
     const testing::AssertionResult is_whole = IsCompleteThroughGeneratedCode(2);
     const testing::AssertionResult is_same = NoDifference();

@@ -130,7 +130,7 @@ class Model {
     }
     book.sum += sign * bytes;
     AddReserved(books, sign * bytes, sign);
-    if (book.sum > book.peak) TakePeak(books.book());
+    if (book.sum > book.peak) TakePeaks(books);
   }
 
   void Move(SiteId from, SiteId to, int64_t bytes) {
@@ -152,7 +152,7 @@ class Model {
     book.largest_alloc = std::max(book.largest_alloc, bytes);
     book.sum += bytes - before;
     AddReserved(books, bytes - before, 0);
-    if (book.sum > book.peak) TakePeak(books.book());
+    if (book.sum > book.peak) TakePeaks(books);
   }
 
   void ResetPeak(AccountId account) {
@@ -249,6 +249,11 @@ class Model {
     pool.segments += segments;
     if (books.is_from_pool()) pool.bytes_nested += bytes;
     pool.peak_bytes_reserved = std::max(pool.peak_bytes_reserved, pool.bytes_reserved);
+  }
+  // A new peak of a pool is also one of its account, if the account's bytes are those of its peak.
+  void TakePeaks(SiteBooks books) {
+    TakePeak(books.book());
+    if (books_[books.account].sum == books_[books.account].peak) TakePeak(books.account);
   }
   void TakePeak(BookId book) {
     books_[book].peak = books_[book].sum;

@@ -17,6 +17,8 @@ TEST(RunEnvironment, HasTheKnownVariables) {
   EXPECT_EQ(RunEnvironmentIn(""), Variables());
   EXPECT_EQ(RunEnvironmentIn("WORLD_SIZE=16\0RANK=3\0RANK_OF_ANOTHER_PROGRAM=4\0SLURM_PROCID=\0RANK=9\0"_block),
             (Variables{{"RANK", "3"}, {"WORLD_SIZE", "16"}}));
+  EXPECT_EQ(RunEnvironmentIn("PYTORCH_ALLOC_CONF=expandable_segments:True"),
+            (Variables{{"PYTORCH_ALLOC_CONF", "expandable_segments:True"}}));
 }
 
 // A program can overwrite its environment, as for its title in lists of processes.

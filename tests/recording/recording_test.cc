@@ -269,6 +269,8 @@ class Model {
       if (sum->now <= sum->peak && !reset) continue;
       sum->peak = sum->now;
       sum->at_peak = in_use_of_sites;
+      // A new peak of a pool is one of the account, too, if the account's bytes are those of its peak.
+      if (in_use.now == in_use.peak) in_use.at_peak = in_use_of_sites;
     }
   }
   // The buffer gets another site. If this is its first event, and it has made the peak, it was at the new site then,

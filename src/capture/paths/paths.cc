@@ -142,7 +142,7 @@ class PathBuilder {
   uint32_t returns_ = 0;
   uint32_t links_ = 0;
   uint32_t objects_ = 0;
-  Path::Object object_[kMaxObjects];
+  ObjectOfFrame object_[kMaxObjects];
   uint16_t return_offset_[kMaxWords];
   uint64_t pcs_[1 + kMaxWords];
   uint16_t link_offset_[kMaxWords];
@@ -192,14 +192,6 @@ class PathTable {
 NeverDestroyed<PathTable> path_table;  // threads may capture until the process ends
 
 }  // namespace
-
-bool Path::ObjectsAreLoaded() const {
-  const Object* object = At<Object>(objects_at);
-  for (const Object* last = object + objects; object != last; ++object) {
-    if (!IsObjectLoaded(object->id, pcs()[object->frame] - 1)) return false;
-  }
-  return true;
-}
 
 uint16_t Path::FirstDifference(const Path& other) const {
   const auto* offset = At<uint16_t>(offsets_at);

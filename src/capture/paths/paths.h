@@ -24,6 +24,7 @@
 
 #include "hbmprof/caller.h"
 #include "src/base/hash.h"
+#include "src/capture/objects.h"
 #include "src/capture/rules.h"
 #include "src/capture/stack_memory.h"
 #include "src/capture/walk.h"
@@ -44,12 +45,6 @@ struct alignas(16) Path {
   // Words of one kind are compared in groups of this size. The last group is padded with repetitions of its last word.
   static constexpr uint32_t kGroup = 4;
 
-  // An object that can be unloaded, and the number of a frame in it.
-  struct Object {
-    uint16_t id;
-    uint16_t frame;
-  };
-
   Hash128 hash;       // StackHash of all frames
   int16_t depth;      // frames
   int16_t max_depth;  // limit of the walk that found the path
@@ -67,7 +62,7 @@ struct alignas(16) Path {
 
   const uintptr_t* pcs() const { return &pc; }
   // The size of the path, in bytes.
-  size_t bytes() const { return objects_at + objects * sizeof(Object); }
+  size_t bytes() const { return objects_at + objects * sizeof(ObjectOfFrame); }
 
   // Returns whether the stack that begins at `caller` has the frames of this path, if walks are truncated at `max`
   // frames. The stack ends `bytes` bytes above caller.sp.
@@ -95,7 +90,8 @@ struct alignas(16) Path {
     }
     // Objects are checked last: an object cannot be unloaded while this stack returns to it, and that is known only
     // after all words were compared.
-    return (differences[0] | differences[1]) == 0 && (objects == 0 || ObjectsAreLoaded());
+    return (differences[0] | differences[1]) == 0 &&
+           (objects == 0 || AreObjectsLoaded(At<ObjectOfFrame>(objects_at), objects, pcs()));
   }
 
   // Returns the offset of the innermost return address in which this path differs from `other`, a path of the same pc.
@@ -111,8 +107,6 @@ struct alignas(16) Path {
     return reinterpret_cast<const T*>(reinterpret_cast<const char*>(this) + bytes);
   }
   static WordPair PairAt(const uintptr_t* words) { return *reinterpret_cast<const WordPair*>(words); }
-  // Returns whether all objects of the path are loaded now, at the same addresses (objects.h).
-  bool ObjectsAreLoaded() const;
 };
 
 // The path of all stacks if stacks are not captured. Its hash is not 0, so that the hashes of its sites differ.

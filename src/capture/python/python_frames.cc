@@ -225,10 +225,10 @@ class FrameHasher {
   }
 
  private:
-  // Hashes a code object without a version by its names, its first line, its addresses, and its line table, because to
-  // find the line takes too long for each event. Compilers have computed the table's hash, so code that is compiled
-  // again, such as an edited cell of a notebook, differs. Of a table without a hash, which was loaded from a file, the
-  // first, middle and last 8 bytes and the size are hashed: such code is seldom replaced.
+  // Hashes a code object without a version by its names, its first line and its line table, because to find the line
+  // takes too long for each event. Compilers have computed the table's hash, so code that is compiled again, such as an
+  // edited cell of a notebook, differs. Of a table without a hash, which was loaded from a file, the addresses, the
+  // size, and the first, middle and last 8 bytes are hashed: such code is seldom replaced.
   [[gnu::always_inline]] uint64_t AddContents(uint64_t before, uintptr_t code, int64_t instruction) {
     const auto file = Load<uintptr_t>(code + layout_.code_filename);
     if (file != file_) {
@@ -238,15 +238,15 @@ class FrameHasher {
     const uint64_t name = TextIdentity(layout_, Load<uintptr_t>(code + layout_.code_name));
     const uint64_t named = before ^ name ^ uint64_t { Load<uint32_t>(code + layout_.code_first_line) } << 32;
     const auto table = Load<uintptr_t>(code + layout_.code_line_table);
-    const uint64_t at = code + table + static_cast<uint64_t>(instruction);
-    const uint64_t hash = MultiplyFold(named, file_identity_ ^ at * kHashSeed3);
+    const uint64_t at = file_identity_ ^ static_cast<uint64_t>(instruction) * kHashSeed3;
     const auto table_hash = Load<uint64_t>(table + kBytesHash);
-    if (table_hash != kNoHash) return MultiplyFold(hash ^ table_hash, kHashSeed1);
+    if (table_hash != kNoHash) return MultiplyFold(named, at ^ table_hash);
     const auto size = Load<uint64_t>(table + kVarObjectSize);
     const auto* bytes = reinterpret_cast<const char*>(table + kBytesData);
-    if (size < 8) return HashBytes(bytes, size, hash);
+    const uint64_t placed = MultiplyFold(named, at ^ (code + table) * kHashSeed0);
+    if (size < 8) return HashBytes(bytes, size, placed);
     const auto word = [bytes](size_t i) { return *reinterpret_cast<const AnyWord*>(bytes + i); };
-    return MultiplyFold(hash ^ word(0), (word((size - 8) / 2) + size) ^ word(size - 8) * kHashSeed2);
+    return MultiplyFold(placed ^ word(0), (word((size - 8) / 2) + size) ^ word(size - 8) * kHashSeed2);
   }
 
   using AnyWord [[gnu::aligned(1), gnu::may_alias]] = uint64_t;
@@ -308,7 +308,7 @@ template <typename Visitor>
       if (visited >= max_frames) return true;
       continue;
     }
-    if (visited < max_frames) {
+    if (!has_shims || visited < max_frames) {
       // The low bits of the reference are a tag in 3.14.
       const uintptr_t code = Load<uintptr_t>(frame + layout.frame_code) & ~uintptr_t{7};
       if (!IsOfType(code, code_type)) return false;

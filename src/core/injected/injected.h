@@ -109,13 +109,13 @@ struct InjectedProfiler {
 };
 
 extern const InjectedProfiler kNoInjected;
-// The profiler that this copy has joined; kNoInjected if there is none to join; null before the search.
+// The injected profiler; kNoInjected if this copy uses its own; null before the search.
 extern std::atomic<const InjectedProfiler*> found_injected;
 
 // Searches for the injected library, sets found_injected, and returns what InjectedOfProcess returns.
 const InjectedProfiler* FindInjected();
 
-// Returns the functions of the injected library, whose profiler this copy has joined. Returns null if this copy uses
+// Returns the functions of the injected library, whose profiler this copy uses. Returns null if this copy uses
 // its own profiler: there is no injected library, its C interface does not have all of the functions above or is not
 // that of this version (docs/versions.md; then a message says so), or StaySeparate was called. The search is made once:
 // when this copy is loaded, or at the first call if that is earlier.
@@ -134,15 +134,15 @@ class ProfilerAccess {
   union OffProfiler;  // holds that of Profiler::Off(): see profiler.cc
   // Returns a profiler that records into `injected`.
   static Profiler RecordsInto(const InjectedProfiler& injected, bool enabled) { return Profiler(injected, enabled); }
-  // Returns the injected profiler that `profiler` has joined, or null.
-  static const InjectedProfiler* InjectedOf(const Profiler& profiler) { return profiler.joined_; }
-  // Returns whether the profiler is neither a joined one nor Profiler::Off().
+  // Returns the injected profiler that `profiler` uses, or null.
+  static const InjectedProfiler* InjectedOf(const Profiler& profiler) { return profiler.injected_; }
+  // Returns whether the profiler neither uses the injected library nor is Profiler::Off().
   static bool HasImpl(const Profiler& profiler) { return profiler.impl_ != nullptr; }
   // REQUIRES: HasImpl.
   static ProfilerImpl& ImplOf(Profiler& profiler) { return *profiler.impl_; }
 };
 
-// Returns the injected profiler that Profiler::Default() has joined, or null.
+// Returns the injected profiler that Profiler::Default() uses, or null.
 inline const InjectedProfiler* InjectedOfDefault() { return ProfilerAccess::InjectedOf(Profiler::Default()); }
 
 }  // namespace hbmprof::internal

@@ -95,12 +95,8 @@ void Ledger::BringToEpoch(Shard& shard, SiteId site) {
 }
 
 bool Ledger::MakeHeadroom(Shard& own, BookId book, int64_t bytes, int64_t* sum) {
-  *sum = bytes;
-  int64_t shards = 0;
-  ForEachShard([&](const Shard& shard) {
-    *sum += shard.books[book].sum();
-    ++shards;
-  });
+  *sum = bytes + SumOfBook(book);
+  const int64_t shards = __builtin_popcount(used_.load(std::memory_order_relaxed));
   const int64_t slack = peaks_[book].bytes - *sum;
   // The free bytes below the peak are distributed evenly. This shard also gets the bytes of the event.
   const int64_t share = std::max<int64_t>(slack, 0) / shards;
@@ -146,6 +142,11 @@ void Ledger::AddWithAllLocks(Shard& own, SiteBooks books, int64_t bytes, int seg
   const bool is_peak = bytes > 0 && MakeHeadroom(own, book, bytes, &sum);
   own.books[book].headroom -= bytes;
   if (is_peak) BeginPeak(book, sum, time, id);
+  // The segment that made the device's peak is shown with the blocks that it was made for.
+  if (Peak& of_device = peaks_[books.account]; is_peak && of_device.bytes == SumOfBook(books.account)) {
+    of_device.epoch = epoch_;
+    of_device.time = time;
+  }
   AddReserved(books, bytes, segments);
 }
 

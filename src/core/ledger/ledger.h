@@ -47,6 +47,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -140,16 +141,17 @@ class Ledger {
         counters_(size_t{kShards} * sites.capacity()),
         freed_ages_(sites.capacity()) {}
 
-  // Events that must be entered before totals are read. Its functions are called by several threads at once.
+  // Events that must be entered before totals are read.
   class PendingEvents {
    public:
-    // Returns whether there are any. Called with the locks of all shards.
-    virtual bool HasPending() const = 0;
-    // Called with the lock of no shard.
+    bool HasPending() const { return pending_count_.load(std::memory_order_acquire) != 0; }
+    // Enters them. Called by several threads at once, with the lock of no shard.
     virtual void RecordPending() = 0;
 
    protected:
     ~PendingEvents() = default;
+
+    std::atomic<size_t> pending_count_{0};
   };
   // All functions below that read totals, reset peaks or set the log's mode do so at an instant at which there are no
   // pending events. To be called before the first event. `pending` must exist until the last one.
@@ -261,6 +263,8 @@ class Ledger {
   // Returns the number of live records. It differs from the exact number by less than `flush_every` per shard, because
   // each shard adds its changes after at most that number of events.
   int64_t live_records() const { return live_records_.load(std::memory_order_relaxed); }
+  // Returns whether a new record of this size may be made if at most `most` records may be live.
+  bool HasCapacity(size_t bytes, int64_t most) const { return bytes <= LiveTable::kMaxBytes && live_records() < most; }
 
   AccountTotals Totals(AccountId account) const;
   PoolTotals Totals(PoolNumber pool) const;

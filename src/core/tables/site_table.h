@@ -97,6 +97,14 @@ using BookId = int;
 inline constexpr int kBooks = kAccounts + kMaxPools + 1;
 constexpr BookId BookOf(PoolNumber pool) { return kAccounts + pool; }
 
+// Returns whether packed attributes may be out of range, or the kind may be kPool, kExternal or kAlias.
+inline bool NeedClamp(uint64_t attributes) {
+  constexpr uint64_t kCommon =
+      PackAttributes({DeviceId{kMaxDevices - 1}, MemoryKind{7}, AllocatorId{kMaxAllocators - 1}});
+  static_assert(static_cast<int>(MemoryKind::kAlias) > 7 && (kMaxDevices & (kMaxDevices - 1)) == 0);
+  const bool is_pool = (attributes >> 16 & 0xff) == static_cast<uint64_t>(MemoryKind::kPool);
+  return __builtin_expect(static_cast<int64_t>((attributes & ~kCommon) != 0 || is_pool), 0) != 0;
+}
 // Returns the attributes that PackAttributes has packed.
 constexpr Attributes UnpackAttributes(uint64_t packed) {
   static_assert(kMaxDevices <= 1 << 16 && kMemoryKindCount <= 1 << 8 && kMaxAllocators <= 1 << 8);

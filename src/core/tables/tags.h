@@ -45,7 +45,7 @@ inline void SetCurrentTags(TagSetId tags) {
 TagSetId ExtendTags(TagSetId tags, std::string_view key, std::string_view value);
 
 // Begins a scope: adds a tag to the calling thread's set, and also to that of the injected library if this copy of the
-// library has joined its profiler. Returns the argument for EndTag of the same scope.
+// library uses its profiler. Returns the argument for EndTag of the same scope.
 TagSetId BeginTag(std::string_view key, std::string_view value);
 void EndTag(TagSetId outer);
 

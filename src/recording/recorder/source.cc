@@ -13,6 +13,7 @@
 #include "src/capture/modules.h"
 #include "src/core/snapshot_builder.h"
 #include "src/core/tables/tags.h"
+#include "src/recording/events.h"
 
 namespace hbmprof::internal {
 
@@ -155,9 +156,7 @@ void RecordingSource::AddThreads() {
     for (Backoff backoff; id == 0; backoff.Wait()) {
       id = EventLog::ThreadOf(static_cast<uint16_t>(tables_.threads.size()));
     }
-    std::string name = ReadProcFile(("/proc/self/task/" + std::to_string(id) + "/comm").c_str());
-    if (!name.empty() && name.back() == '\n') name.pop_back();
-    tables_.threads.push_back({id, std::move(name)});
+    tables_.threads.push_back({id, NameInProc("self/task/" + std::to_string(id))});
   }
 }
 
@@ -210,15 +209,7 @@ bool RecordingSource::ListLive(const ProfilerImpl& profiler, size_t max, std::ve
 // --- Live buffers ---
 
 void LiveResolver::AddEvent(const RecordedEvent& event) {
-  switch (event.kind) {
-    case RecordedKind::kAlloc:
-    case RecordedKind::kFree:
-    case RecordedKind::kMoveFrom:
-    case RecordedKind::kMoveTo:
-      break;
-    default:
-      return;
-  }
+  if (!HasBuffer(event.kind)) return;
   First& first = first_[event.id];
   if (event.time >= first.time) return;
   const bool was_live = event.kind == RecordedKind::kFree || event.kind == RecordedKind::kMoveFrom;

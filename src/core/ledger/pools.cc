@@ -1,15 +1,15 @@
-#include "src/core/pools/pools.h"
+#include "src/core/ledger/pools.h"
 
 namespace hbmprof::internal {
 
 // --- Records ---
 
-bool Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
+bool Pools::AddWithAllLocks(uint64_t id, LiveRecord record, bool* is_live) {
   for (;;) {
     RecordPending();
     {
       Event event(ledger_, Locks::kAllShards);
-      if (HasEnded()) continue;
+      if (HasPending()) continue;
       const LiveTable::Inserted inserted = live_.Insert(id, record);
       if (inserted == LiveTable::Inserted::kNoMemory) return false;
       if (inserted == LiveTable::Inserted::kNew) {
@@ -17,13 +17,17 @@ bool Pools::AddWithAllLocks(uint64_t id, LiveRecord record) {
         return true;
       }
     }
+    if (is_live != nullptr) {
+      *is_live = true;
+      return false;
+    }
     RemoveReplaced(id);
   }
 }
 
 std::optional<LiveRecord> Pools::RemoveSlow(uint64_t id) {
   const std::optional<LiveRecord> removed = EraseIf(id, [](const LiveRecord&) { return true; });
-  CheckEndedIfDue();
+  RecordPendingIfDue();
   return removed;
 }
 
@@ -73,7 +77,7 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
   for (Locks locks = Locks::kOwnShard; !is_done; locks = Locks::kAllShards) {
     if (locks == Locks::kAllShards) RecordPending();
     Event event(ledger_, locks);
-    if (event.holds_all() && HasEnded()) continue;
+    if (event.holds_all() && HasPending()) continue;
     exists = live_.Change(id, [&](LiveRecord* record) {
       is_done = sites_.At(record->site).labels.attributes().kind == MemoryKind::kAlias || bytes == record->bytes;
       if (is_done) return LiveTable::Then::kKeep;
@@ -87,7 +91,7 @@ bool Pools::Resize(uint64_t id, int64_t bytes) {
     });
     if (!exists) return false;
   }
-  CheckEndedIfDue();
+  RecordPendingIfDue();
   return true;
 }
 
@@ -135,7 +139,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
     return books.is_segment != 0 && books.pool == number;
   };
   if (const auto removed = EraseIf(address, is_segment_of_pool); removed.has_value()) {
-    CheckEndedIfDue();
+    RecordPendingIfDue();
     return removed->bytes;
   }
   if (!IsBlockAddress(address)) return std::nullopt;
@@ -145,7 +149,7 @@ std::optional<int64_t> Pools::EndSegment(uint64_t address, const Pool& pool) {
     LiveRecord record;
     if (outer_pool.device != pool.device || !live_.Find(id, &record) || !is_segment_of_pool(record)) continue;
     if (!Move(id, record, {pool.device, MemoryKind::kDevice, outer_pool.allocator})) continue;
-    CheckEndedIfDue();
+    RecordPendingIfDue();
     return record.bytes;
   }
   return std::nullopt;
@@ -160,7 +164,7 @@ void Pools::KeepEnded(const Event& event, uint64_t id, const LiveRecord& record,
   const PoolTotals totals = event.TotalsOf(books.pool);
   if (totals.bytes_allocated == 0) return;
   SpinLockHolder hold(ended_lock_);
-  const size_t count = ended_count_.load(std::memory_order_relaxed);
+  const size_t count = pending_count_.load(std::memory_order_relaxed);
   if (count == ended_capacity_) {
     const size_t capacity = std::max<size_t>(2 * count, 64);
     auto* const larger = static_cast<EndedRange*>(ended_arena_.Allocate(capacity * sizeof(EndedRange)));
@@ -171,22 +175,23 @@ void Pools::KeepEnded(const Event& event, uint64_t id, const LiveRecord& record,
   }
   ended_[count] = {address + static_cast<uint64_t>(kept_bytes), address + static_cast<uint64_t>(record.bytes),
                    books.pool};
-  ended_count_.store(count + 1, std::memory_order_release);
+  pending_count_.store(count + 1, std::memory_order_release);
   if (count >= kMostEnded || totals.bytes_allocated > totals.bytes_reserved) {
     is_check_due_.store(true, std::memory_order_release);
   }
 }
 
-void Pools::CheckEnded() {
+void Pools::RecordPending() {
+  if (!HasPending()) return;
   SpinLockHolder one_at_a_time(check_lock_);
-  while (HasEnded()) {
+  while (HasPending()) {
     const EndedRange* ranges;
     size_t count;
     {
       SpinLockHolder hold(ended_lock_);
       is_check_due_.store(false, std::memory_order_relaxed);
       ranges = ended_;
-      count = ended_count_.load(std::memory_order_relaxed);
+      count = pending_count_.load(std::memory_order_relaxed);
       std::sort(ended_, ended_ + count);
     }
     // Others only append to the list, and an array that they replace stays readable.
@@ -198,9 +203,9 @@ void Pools::CheckEnded() {
       return after != ranges && after[-1].pool == books.from() && AddressOf(id) < after[-1].end;
     });
     SpinLockHolder hold(ended_lock_);
-    const size_t now = ended_count_.load(std::memory_order_relaxed);
+    const size_t now = pending_count_.load(std::memory_order_relaxed);
     std::copy(ended_ + count, ended_ + now, ended_);
-    ended_count_.store(now - count, std::memory_order_release);
+    pending_count_.store(now - count, std::memory_order_release);
   }
 }
 
@@ -232,7 +237,7 @@ void Pools::EndBlocks(PoolNumber pool, uint64_t start, uint64_t end) {
     const SiteBooks books = sites_.At(record.site).books;
     return books.is_from_pool() && books.from() == pool && AddressOf(id) >= start && AddressOf(id) < end;
   });
-  CheckEndedIfDue();
+  RecordPendingIfDue();
 }
 
 void Pools::EndDevice(DeviceId device, std::optional<AllocatorId> survivor, const std::vector<uint64_t>& kept) {

@@ -23,8 +23,8 @@
 //
 // Thread safety: all methods may be called from any thread at any time. Invariant: each event of a record holds the
 // lock of a shard while it changes the live table and the ledger, that of a segment the locks of all shards.
-#ifndef HBMPROF_SRC_CORE_POOLS_POOLS_H_
-#define HBMPROF_SRC_CORE_POOLS_POOLS_H_
+#ifndef HBMPROF_SRC_CORE_LEDGER_POOLS_H_
+#define HBMPROF_SRC_CORE_LEDGER_POOLS_H_
 
 #include <algorithm>
 #include <atomic>
@@ -57,6 +57,8 @@ class Pools final : private Ledger::PendingEvents {
 
   // Returns whether an id in the live table is that of a block, also of one that has become a segment.
   static bool IsBlockId(uint64_t id) { return (id & kBlockBit) != 0; }
+  // Returns whether a buffer can have this id: it is not null, and not that of a block.
+  static bool IsBufferId(BufferId id) { return static_cast<int64_t>(id.value()) > 0; }
   // Returns whether a block may have this address.
   static bool IsBlockAddress(uint64_t address) { return (address & (kBlockBit | kPoolBits)) == 0; }
   static uint64_t AddressOf(uint64_t id) { return IsBlockId(id) ? id & ~(kBlockBit | kPoolBits) : id; }
@@ -65,9 +67,9 @@ class Pools final : private Ledger::PendingEvents {
     return address | kBlockBit | uint64_t{pool} << kPoolShift;
   }
 
-  // Adds a record. If there is one of that id, whose free was not recorded, it ends before. Returns false if the host
-  // has no memory.
-  bool Add(uint64_t id, SiteId site, int64_t bytes) {
+  // Adds a record. If there is one of that id, whose free was not recorded, it ends before; or, if `is_live` is not
+  // null, `*is_live` becomes true and nothing else changes. Returns false then, and if the host has no memory.
+  bool Add(uint64_t id, SiteId site, int64_t bytes, bool* is_live) {
     const LiveRecord record = {site, PresentGeneration(), bytes};
     {
       Event event(ledger_, Locks::kOwnShard);
@@ -78,7 +80,7 @@ class Pools final : private Ledger::PendingEvents {
         return true;
       }
     }
-    return AddWithAllLocks(id, record);
+    return AddWithAllLocks(id, record, is_live);
   }
   // Removes and returns the record of this id. Returns no value if there is none.
   std::optional<LiveRecord> Remove(uint64_t id) {
@@ -149,7 +151,7 @@ class Pools final : private Ledger::PendingEvents {
   static constexpr size_t kMostEnded = 1024;  // more are checked at once
 
   // Add for a record that needs the locks of all shards.
-  [[gnu::noinline]] bool AddWithAllLocks(uint64_t id, LiveRecord record);
+  [[gnu::noinline]] bool AddWithAllLocks(uint64_t id, LiveRecord record, bool* is_live);
   // Remove for any record.
   [[gnu::noinline]] std::optional<LiveRecord> RemoveSlow(uint64_t id);
   // Removes the record of `id` if `agrees(record)`. Makes no check of ended ranges.
@@ -162,17 +164,11 @@ class Pools final : private Ledger::PendingEvents {
   // If `record` was a segment, of which `kept_bytes` bytes are left, keeps the rest of its addresses as an ended range.
   // `event` holds all locks.
   void KeepEnded(const Event& event, uint64_t id, const LiveRecord& record, int64_t kept_bytes);
-  bool HasPending() const override { return HasEnded(); }
-  // Ends the records in ended ranges.
-  void RecordPending() override {
-    if (HasEnded()) CheckEnded();
-  }
-  bool HasEnded() const { return ended_count_.load(std::memory_order_acquire) != 0; }
-  // Checks all ended ranges. Waits for a check by another thread.
-  [[gnu::noinline]] void CheckEnded();
-  // Checks the ended ranges if that must be done at once.
-  void CheckEndedIfDue() {
-    if (is_check_due_.load(std::memory_order_acquire)) CheckEnded();
+  // Checks all ended ranges: ends the records in them. Waits for a check by another thread.
+  void RecordPending() override;
+  // The same if that must be done at once.
+  void RecordPendingIfDue() {
+    if (is_check_due_.load(std::memory_order_acquire)) RecordPending();
   }
 
   // Removes the records for which `matches(id, record)` returns true, one by one. Records that are added meanwhile may
@@ -185,15 +181,15 @@ class Pools final : private Ledger::PendingEvents {
   Ledger& ledger_;
   SpinLock check_lock_;  // held during a check, up to 25 ms for a million live records
   SpinLock ended_lock_;  // no other lock is taken under it
-  // The array is in the arena. Smaller ones that it has replaced stay there.
+  // `pending_count_` ranges, with those of a check in progress. The array is in the arena. Smaller ones that it has
+  // replaced stay there.
   EndedRange* ended_ ABSL_GUARDED_BY(ended_lock_) = nullptr;
   size_t ended_capacity_ ABSL_GUARDED_BY(ended_lock_) = 0;
   Arena ended_arena_ ABSL_GUARDED_BY(ended_lock_);
-  std::atomic<size_t> ended_count_{0};  // includes the ranges of a check in progress
   std::atomic<bool> is_check_due_{false};
   std::atomic<int64_t> replaced_{0};
 };
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_CORE_POOLS_POOLS_H_
+#endif  // HBMPROF_SRC_CORE_LEDGER_POOLS_H_
