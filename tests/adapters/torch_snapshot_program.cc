@@ -202,6 +202,7 @@ int main(int argc, char** argv) {
     const auto numbers = pytorch::getDeviceStats(device);  // [0]: of all pools
     stats.push_back({{"reserved", numbers.reserved_bytes[0].current},
                      {"peak_reserved", numbers.reserved_bytes[0].peak},
+                     {"peak_allocated", numbers.allocated_bytes[0].peak},
                      {"requested", numbers.requested_bytes[0].current},
                      {"live", numbers.allocation[0].current},
                      {"pending", pending},

@@ -81,6 +81,24 @@ TEST_P(RealTorchSnapshot, HasTheStatisticsOfTheAllocator) {
   EXPECT_GT(Total(0, {}, "@oom"), 0);
 }
 
+// Also memory that waits for a stream, and a failed allocation.
+TEST_P(RealTorchSnapshot, SimulateRepeatsIt) {
+  const Json stats = Make("1000000");
+  const std::string program = std::get<0>(GetParam());
+  const std::string release = program.find("newest") != std::string::npos ? "newest" : "2.8.0";
+  for (size_t device = 0; device < stats.size(); ++device) {
+    const CommandResult result =
+        RunTool({"simulate", snapshot_, "--json", "--alloc-conf", "max_split_size_mb:128", "--memory",
+                 "GPU:" + std::to_string(device), "--torch", HBMPROF_TORCH_LIBRARIES "/" + release},
+                {"LD_LIBRARY_PATH=" HBMPROF_TORCH_CUDART});
+    const Json answer = Json::parse(result.out, nullptr, false);
+    ASSERT_TRUE(answer.is_object()) << result.err;
+    EXPECT_EQ(answer["exact"], true) << answer;
+    EXPECT_EQ(answer["rows"][0]["reserved_peak"], stats[device]["peak_reserved"]);
+    EXPECT_EQ(answer["rows"][0]["allocated_peak"], stats[device]["peak_allocated"]);
+  }
+}
+
 TEST_P(RealTorchSnapshot, HasThemIfTheTraceHasLostItsStart) { ExpectStatisticsOfTheAllocator(Make("500")); }
 
 TEST_P(RealTorchSnapshot, ConvertingToMemoryVizKeepsThem) {

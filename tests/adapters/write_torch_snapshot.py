@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the snapshot that torch_snapshot_program prints as torch.cuda.memory._dump_snapshot does.
+"""Writes the snapshot that a program prints as torch.cuda.memory._dump_snapshot does: torch_snapshot_program, or
+torch_program of tests/inject.
 
-usage: write_torch_snapshot.py FILE PROGRAM ENTRIES     runs PROGRAM ENTRIES
+usage: write_torch_snapshot.py FILE PROGRAM ARGUMENT...
 
 As in PyTorch, frames are shared objects, and so are the lists of frames of one call stack. Prints "stats".
 """
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -32,7 +34,8 @@ def main():
       converted(block).setdefault("frames", [])
   snapshot = {"segments": printed["segments"],
               "device_traces": [[converted(entry) for entry in trace] for trace in printed["device_traces"]],
-              "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1},
+              "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+                                     "max_split_size": -1},
               "external_annotations": []}
   with open(sys.argv[1], "wb") as file:
     pickle.dump(snapshot, file)

@@ -81,7 +81,10 @@ class CudaDriverAdapterTest : public ::testing::Test {
 
   int Alloc(uint64_t address, size_t bytes, MemoryKind kind = MemoryKind::kDevice) {
     return adapter_.Allocate(
-        caller_, [] { return kSuccess; }, [&] { return CudaDriverAdapter::Buffer(address, bytes, kind); });
+        caller_, [] { return kSuccess; },
+        [&] {
+          return CudaBuffer{BufferId(address), bytes, kind};
+        });
   }
   int AllocAsync(uint64_t address, size_t bytes, bool per_thread = false) {
     const cuda_driver::CUdeviceptr out = address;
@@ -687,7 +690,9 @@ TEST_F(CudaDriverAdapterTest, ArrayDestroyedWhileOffLeavesItsContext) {
   const auto make_array = [this] {
     adapter_.Allocate(
         caller_, [] { return kSuccess; },
-        [&] { return CudaDriverAdapter::Buffer(CudaArrayId(Name(0x40)), 100, MemoryKind::kArray); });
+        [&] {
+          return CudaBuffer{CudaArrayId(Name(0x40)), 100, MemoryKind::kArray};
+        });
   };
   void* context = Handle(0x70);
   adapter_.CreateContext([] { return kSuccess; }, &context);
@@ -788,7 +793,9 @@ TEST_F(CudaDriverAdapterTest, AllocationInEndedContextHasNoRecord) {
         adapter_.DestroyContext([] { return kSuccess; }, context);
         return kSuccess;
       },
-      [] { return CudaDriverAdapter::Buffer(0x2000, 10, MemoryKind::kDevice); });
+      [] {
+        return CudaBuffer{BufferId(uint64_t{0x2000}), 10, MemoryKind::kDevice};
+      });
   EXPECT_EQ(InUse(), 0);
 }
 
@@ -1120,8 +1127,7 @@ TEST_F(CudaDriverAdapterTest, ReusedAddressesInThreadsKeepRecords) {
             return kSuccess;
           };
           if (random() % 2 == 0) {
-            adapter_.Allocate(caller_, real,
-                              [&] { return CudaDriverAdapter::Buffer(address, 16, MemoryKind::kDevice); });
+            adapter_.Allocate(caller_, real, [&] { return CudaBuffer{BufferId(address), 16, MemoryKind::kDevice}; });
           } else {
             adapter_.AllocateAsync(caller_, real, &address, 16, {});
           }

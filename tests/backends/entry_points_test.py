@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Shows that every function of CUDA's driver and of PJRT is tracked, passed through, or known to be irrelevant.
+"""Shows that every function of CUDA's driver, PJRT and OpenCL is tracked, passed through, or known to be irrelevant.
 
-usage: entry_points_test.py Cuda|Pjrt REPOSITORY COMPILER HEADER
+usage: entry_points_test.py Cuda|Pjrt|Opencl REPOSITORY COMPILER HEADER
 Reads the newest header at hand: HEADER, or for CUDA the one that scripts/test.sh installs into build/pypi if that is
 newer. For CUDA also reads the driver's other headers: those for OpenGL, VDPAU, EGL and the profiler. Without a header
 the exit code is 77, if all else is well.
@@ -325,6 +325,43 @@ class Pjrt(unittest.TestCase):
     functions = pjrt_functions(text)
     self.assertEqual(functions["PJRT_Event_Buffer"], "PJRT_Buffer* buffer")
     self.assertEqual(len(self.problems(functions)), 4, "\n".join(self.problems(functions)))
+
+
+# --- OpenCL. ---
+
+def opencl_functions(table, extensions):
+  """The functions of the dispatch table (cl_icd.h), and the extensions with a type (cl_ext.h)."""
+  table = table[table.index("typedef struct _cl_icd_dispatch {"):table.index("} cl_icd_dispatch;")]
+  names = re.findall(r"\b(cl[A-Z]\w+)\s*;", table) + re.findall(r"\b(cl[A-Z]\w+)_fn\)", extensions)
+  return {name: "" for name in names}
+
+
+def opencl_memory(name, parameters):
+  verbs = re.findall("Create|Alloc|Free|Import", name)
+  return f"its name has the word {verbs[0]}" if verbs else ""
+
+
+class Opencl(unittest.TestCase):
+
+  def setUp(self):
+    self.irrelevant = Irrelevant("tests/backends/opencl_entry_points.txt")
+    self.tracked = set(re.findall(r"^[A-Z]+\([A-Z]+, (cl\w+)", read("src/backends/opencl/calls.inc"), re.MULTILINE))
+
+  def problems(self, functions):
+    return unclassified(functions, self.tracked, self.irrelevant, opencl_memory, lambda name: name)
+
+  def test_every_function_of_the_headers_is_classified(self):
+    if not os.path.exists(HEADER):
+      self.skipTest(no_header("cl_icd.h"))
+    with open(HEADER, encoding="utf-8") as table, open(os.path.dirname(HEADER) + "/cl_ext.h", encoding="utf-8") as more:
+      functions = opencl_functions(table.read(), more.read())
+    self.assertGreater(len(functions), 190)
+    complain(self, self.problems(functions) + stale(functions, self.irrelevant, lambda name: name))
+    self.assertEqual(self.tracked - set(functions), set())
+
+  def test_a_new_function_that_makes_memory_hides_in_no_family(self):
+    functions = dict.fromkeys(["clEnqueueAllocKHR", "clGetNewBufferFreeKHR", "clCreateTensor", "clSetImportKHR"], "")
+    self.assertEqual(len(self.problems(functions)), 4)
 
 
 if __name__ == "__main__":

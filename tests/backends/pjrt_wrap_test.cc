@@ -572,6 +572,9 @@ TEST_F(PjrtOwnership, PluginStatisticsAreTheProbe) {
   const std::string line = "device FAKE_0 space=device";
   EXPECT_EQ(Profile().Comment(line, "unaccounted"), std::to_string(kFakePjrtOwnBytes));
   EXPECT_EQ(Profile().Comment(line, "driver_peak"), std::to_string(4096 + kFakePjrtOwnBytes));
+  abi::Buffer* const rest = calls_.Uninitialized(client_, (1 << 20) - 4096);
+  EXPECT_EQ(StatsOf(0).largest_free_block_bytes, std::nullopt) << "XLA reports 0 if it does not know";
+  calls_.Destroy(rest);
   calls_.Destroy(buffer);
   calls_.DestroyClient(client_);
   client_ = nullptr;

@@ -129,10 +129,9 @@ void PjrtRecords::AwaitsFulfilment(PjrtHandle callback, PjrtHandle buffer) {
 
 void PjrtRecords::Fulfilled(PjrtHandle callback, PjrtHandle source) {
   MutexLock lock(mutex_);
-  const auto awaiting = awaiting_.find(callback);
-  if (awaiting == awaiting_.end()) return;
-  const Awaiting waiting = awaiting->second;
-  awaiting_.erase(awaiting);
+  const auto ended = awaiting_.extract(callback);
+  if (ended.empty()) return;
+  const Awaiting& waiting = ended.mapped();
   const auto alias = buffers_.find(waiting.buffer);
   const auto found = buffers_.find(source);
   if (alias == buffers_.end() || found == buffers_.end() || !found->second.holds_memory()) return;
@@ -189,15 +188,12 @@ bool PjrtRecords::TransferRetrieved(PjrtHandle manager, int index, PjrtHandle bu
 }
 
 int PjrtRecords::TransferDestroyed(PjrtHandle manager) {
-  std::vector<BufferId> memory;
+  std::unordered_map<PjrtHandle, Transfer>::node_type ended;
   {
     MutexLock lock(mutex_);
-    const auto found = transfers_.find(manager);
-    if (found == transfers_.end()) return 0;
-    memory = std::move(found->second.memory);
-    transfers_.erase(found);
+    ended = transfers_.extract(manager);
   }
-  return Free(memory);
+  return ended.empty() ? 0 : Free(ended.mapped().memory);
 }
 
 int PjrtRecords::Deleted(PjrtHandle buffer) {
@@ -322,20 +318,14 @@ int PjrtRecords::ExecutableDeleted(PjrtHandle executable) {
 }
 
 int PjrtRecords::ExecutableDestroyed(PjrtHandle executable, bool* known) {
-  std::vector<BufferId> code;
-  *known = true;
-  if (executable == nullptr) return 0;
+  std::unordered_map<PjrtHandle, Executable>::node_type ended;
   {
     MutexLock lock(mutex_);
-    const auto found = executables_.find(executable);
-    *known = found != executables_.end();
-    if (*known) {
-      code = std::move(found->second.code);
-      executables_.erase(found);
-    }
+    ended = executables_.extract(executable);
   }
+  *known = executable == nullptr || !ended.empty();
   if (!*known) RecordForeignFree(executable);
-  return Free(code);
+  return ended.empty() ? 0 : Free(ended.mapped().code);
 }
 
 void PjrtRecords::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMemory& memory) {
@@ -349,15 +339,12 @@ void PjrtRecords::HostMapped(const Caller& caller, PjrtHandle data, const PjrtMe
 }
 
 int PjrtRecords::HostUnmapped(PjrtHandle data) {
-  BufferId ended;
+  std::unordered_map<PjrtHandle, BufferId>::node_type ended;
   {
     MutexLock lock(mutex_);
-    const auto found = mapped_.find(data);
-    if (found == mapped_.end()) return 0;
-    ended = found->second;
-    mapped_.erase(found);
+    ended = mapped_.extract(data);
   }
-  return Free({ended});
+  return ended.empty() ? 0 : Free({ended.mapped()});
 }
 
 std::vector<PjrtRecords::Leak> PjrtRecords::ClientDestroyed(PjrtHandle client) {

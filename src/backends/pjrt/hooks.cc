@@ -507,11 +507,9 @@ Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDes
 
 // An execution can report exhausted memory through its event.
 
-Error* AwaitEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, kEventAwait, tracked.plugin.Call(kEventAwait, args));
-}
-Error* EventsError(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, kEventError, tracked.plugin.Call(kEventError, args));
+template <int kSlot>
+Error* AskEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
+  return Finish(tracked, kSlot, tracked.plugin.Call(kSlot, args));
 }
 
 template <typename Args, Error* (*kRun)(TrackedPlugin&, const Caller&, Args*)>
@@ -522,8 +520,8 @@ Error* Run(TrackedPlugin& tracked, const Caller& caller, void* args) {
 }  // namespace
 
 constexpr PjrtHook kPjrtHooks[kPjrtHookCount] = {
-    {kEventError, &Run<EventArgs, &EventsError>, "PJRT_Event_Error"},
-    {kEventAwait, &Run<EventArgs, &AwaitEvent>, "PJRT_Event_Await"},
+    {kEventError, &Run<EventArgs, &AskEvent<kEventError>>, "PJRT_Event_Error"},
+    {kEventAwait, &Run<EventArgs, &AskEvent<kEventAwait>>, "PJRT_Event_Await"},
     {kClientCreate, &Run<ClientCreateArgs, &CreateClient>, "PJRT_Client_Create"},
     {kClientDestroy, &Run<ClientDestroyArgs, &DestroyClient>, "PJRT_Client_Destroy"},
     {kClientCompile, &Run<ClientCompileArgs, &Compile>, "PJRT_Client_Compile"},

@@ -122,7 +122,9 @@ DeviceProbe PjrtPlugin::Probe(const PjrtPlugin& plugin, pjrt::Device* device) {
   probe.driver_scope = DriverScope::kProcess;  // a plugin knows only its own clients
   probe.driver_peak_bytes_in_use = known(query.args.peak_bytes_in_use);
   probe.bytes_limit = known(query.args.bytes_limit);
+  // XLA's allocators do not set it, so it is 0 although memory is free.
   probe.largest_free_block_bytes = known(query.args.largest_free_block_bytes);
+  if (probe.largest_free_block_bytes == 0) probe.largest_free_block_bytes.reset();
   return probe;
 }
 
@@ -146,10 +148,7 @@ void PjrtPlugin::ClientDestroyed(pjrt::Client* client) {
   std::vector<DeviceId> probed;
   {
     MutexLock lock(mutex_);
-    if (const auto found = probed_.find(client); found != probed_.end()) {
-      probed = std::move(found->second);
-      probed_.erase(found);
-    }
+    if (auto ended = probed_.extract(client); !ended.empty()) probed = std::move(ended.mapped());
     for (auto location = locations_.begin(); location != locations_.end();) {
       // An entry without a client may belong to this one. It is queried again when it is needed.
       if (location->second.client == client || location->second.client == nullptr) {

@@ -54,8 +54,8 @@ struct Alike<R1(Ours...), R2(Theirs...)> {
   }
 };
 
-#define CALL(name, parameters, arguments, action) \
-  using Ours_##name = CUresult parameters;        \
+#define CALL(name, parameters, arguments, role) \
+  using Ours_##name = CUresult parameters;      \
   static_assert(Alike<Ours_##name, std::remove_pointer_t<decltype(&::name)>>::Value(), #name);
 #define QUERY(name, parameters, arguments) CALL(name, parameters, arguments, )
 #include "src/backends/cuda/driver/driver_calls.inc"

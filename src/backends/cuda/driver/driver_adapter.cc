@@ -35,7 +35,7 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
 void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address);
   const size_t bytes = queries_.AddressRangeBytes(pointer);
-  RecordOrDrop(profiler_, bytes, [&] {
+  RecordOrDrop(bytes, [&] {
     Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     attributes.allocator = queries_.StreamOrderedAllocator();
     RecordRange(caller, pointer, bytes, attributes);
@@ -54,7 +54,7 @@ void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
 void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, const void* context) {
   const auto* pointer = reinterpret_cast<const void*>(address);
   const size_t bytes = queries_.AddressRangeBytes(pointer);
-  RecordOrDrop(profiler_, bytes, [&] {
+  RecordOrDrop(bytes, [&] {
     const Attributes attributes = OnCurrentDevice(MemoryKind::kExternal);
     shared_.Open(
         pointer, attributes.device, [&] { RecordRange(caller, pointer, bytes, attributes); }, context);
@@ -64,7 +64,7 @@ void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, con
 bool CudaDriverAdapter::Remove(BufferId id) {
   if (id.is_null()) return false;
   CudaDriverRanges::Instance().Remove(id.value());
-  contexts_.Forget(id);
+  Forget(id);
   const bool has_ended = profiler_.RecordFree(id).has_value();
   if (!has_ended) RemoveFromBefore(id.value(), 0);
   return has_ended;

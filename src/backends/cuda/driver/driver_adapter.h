@@ -38,12 +38,7 @@ class CudaDriverAdapter {
         graphs_(profiler),
         shared_(profiler),
         contexts_(profiler),
-        from_before_(profiler) {}
-
-  static CudaBuffer Buffer(BufferId id, size_t bytes, MemoryKind kind) { return {id, bytes, kind}; }
-  static CudaBuffer Buffer(cuda_driver::CUdeviceptr address, size_t bytes, MemoryKind kind) {
-    return {BufferId(uint64_t{address}), bytes, kind};
-  }
+        from_before_(profiler, has_from_before_) {}
 
   // Records the CudaBuffer that `describe` returns, on the current device. `describe` is called only after a success.
   template <typename Call, typename Describe>
@@ -52,7 +47,7 @@ class CudaDriverAdapter {
     const int result = call();
     if (!Succeeded(result)) return result;
     const CudaBuffer buffer = describe();
-    RecordOrDrop(profiler_, buffer.bytes, [&] { Record(caller, buffer, owner); });
+    RecordOrDrop(buffer.bytes, [&] { Record(caller, buffer, owner); });
     return result;
   }
 
@@ -70,7 +65,7 @@ class CudaDriverAdapter {
   template <typename Call>
   int Free(BufferId id, const Call& call) {
     // The address can be used again after recording was turned on.
-    if (!profiler_.enabled()) contexts_.Forget(id);
+    if (!profiler_.enabled()) Forget(id);
     return ThenCall(call, [&] { return Remove(id); });
   }
   // On a stream that is being captured, this adds a node to the graph that frees the memory.
@@ -215,9 +210,7 @@ class CudaDriverAdapter {
   int AddAllocNode(const Caller& caller, const Call& call, const void* graph,
                    const cuda_driver::MemAllocNodeParams* params) {
     const int result = call();
-    if (Succeeded(result)) {
-      RecordOrDrop(profiler_, params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
-    }
+    if (Succeeded(result)) RecordOrDrop(params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
     return result;
   }
   template <typename Call>
@@ -251,7 +244,7 @@ class CudaDriverAdapter {
       CudaDriverRanges::Changed();
       return launched.has_freed;
     });
-    RecordOrDrop(profiler_, 0, [&] {
+    RecordOrDrop(0, [&] {
       if (result == cuda_driver::kSuccess) {
         for (const DeviceId device : launched.devices) HasRecorded(device);
       } else if (!launched.allocated.empty()) {
@@ -274,7 +267,10 @@ class CudaDriverAdapter {
 
   template <typename Call>
   int CreateContext(const Call& call, void* const* context) {
-    return ThenChange(call, [&] { contexts_.Created(*context); });
+    return ThenChange(call, [&] {
+      has_contexts_.store(true, std::memory_order_relaxed);
+      contexts_.Created(*context);
+    });
   }
   // Ends the records of all memory of the context, except stream-ordered and physical memory. Memory of other processes
   // that was opened in it is closed.
@@ -307,7 +303,7 @@ class CudaDriverAdapter {
     const size_t bytes = BytesSince(before);
     if (bytes == 0) return result;
     const CudaBuffer loaded = {name(), bytes, MemoryKind::kExecutable};
-    RecordOrDrop(profiler_, bytes, [&] { Record(caller, loaded, owner); });
+    RecordOrDrop(bytes, [&] { Record(caller, loaded, owner); });
     return result;
   }
   template <typename Call>
@@ -323,20 +319,31 @@ class CudaDriverAdapter {
   };
 
   bool Succeeded(int result) const { return result == cuda_driver::kSuccess && profiler_.enabled(); }
+  // See internal::RecordOrDrop.
+  template <typename Record>
+  void RecordOrDrop(size_t bytes, const Record& record) {
+    if (!TryRun(record)) profiler_.RecordDropped(bytes);
+  }
   template <typename Call, typename Record>
   int ThenRecord(const Call& call, size_t bytes, const Record& record) {
-    return CallThenRecord(profiler_, int{cuda_driver::kSuccess}, call, bytes, record);
+    const int result = call();
+    if (Succeeded(result)) RecordOrDrop(bytes, record);
+    return result;
   }
   // Changes a table after a success, also while recording is off.
   template <typename Call, typename Change>
   int ThenChange(const Call& call, const Change& change) {
     const int result = call();
-    if (result == cuda_driver::kSuccess) RecordOrDrop(profiler_, 0, change);
+    if (result == cuda_driver::kSuccess) RecordOrDrop(0, change);
     return result;
   }
   template <typename Call, typename Take>
   int ThenCall(const Call& call, const Take& take) {
     return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, call, take);
+  }
+  bool has_contexts() const { return has_contexts_.load(std::memory_order_relaxed); }
+  void Forget(BufferId id) {
+    if (has_contexts()) contexts_.Forget(id);
   }
   Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
   Attributes At(const cuda_driver::MemLocation& location);
@@ -344,11 +351,11 @@ class CudaDriverAdapter {
   // Returns the created context that an allocation of this thread belongs to. Called before the real call, because the
   // context can end right after it.
   CudaContexts::Owner CurrentOwner() {
-    return contexts_.used() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
+    return has_contexts() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
   }
   // Returns the thread's current context if the program has created it; otherwise null.
   const void* CreatedContext() {
-    const void* const context = contexts_.used() ? queries_.CurrentContext() : nullptr;
+    const void* const context = has_contexts() ? queries_.CurrentContext() : nullptr;
     return contexts_.Find(context) == nullptr ? nullptr : context;
   }
   // Records memory that the driver has allocated at `id`.
@@ -361,7 +368,7 @@ class CudaDriverAdapter {
   void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
     const Attributes attributes = OnCurrentDevice(buffer.kind);
     // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
-    if (owner == nullptr) contexts_.Forget(buffer.id);
+    if (owner == nullptr) Forget(buffer.id);
     if (RecordRange(caller, buffer.id, buffer.bytes, attributes) && owner != nullptr) {
       contexts_.Recorded(owner, buffer.id);
     }
@@ -370,7 +377,7 @@ class CudaDriverAdapter {
   // To be called after an allocation on the device was recorded. Memory from before is measured by the first such call
   // that can do so.
   void HasRecorded(DeviceId device) {
-    from_before_.Measure(device, kMeasureAttempts);
+    if (has_from_before_.load(std::memory_order_acquire)) from_before_.Measure(device, kMeasureAttempts);
     queries_.KeepBaseline(device);
   }
   void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
@@ -396,6 +403,9 @@ class CudaDriverAdapter {
   CudaContexts contexts_;
   CudaPools pools_;
   CudaMemoryFromBefore from_before_;
+  // Whether any context was created, and whether there is memory from before: common calls look at nothing else.
+  std::atomic<bool> has_contexts_{false};
+  std::atomic<bool> has_from_before_{false};
 };
 
 }  // namespace hbmprof::internal

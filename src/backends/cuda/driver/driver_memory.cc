@@ -283,7 +283,6 @@ void SharedOpenings::Clear() {
 }
 
 void CudaContexts::Created(const void* handle) {
-  used_.store(true, std::memory_order_relaxed);
   auto context = std::make_shared<Context>();
   MutexLock lock(mutex_);
   handles_[handle] = std::move(context);
@@ -306,7 +305,6 @@ void CudaContexts::Recorded(const Owner& owner, BufferId id) {
 }
 
 void CudaContexts::Forget(BufferId id) {
-  if (!used()) return;
   MutexLock lock(mutex_);
   buffers_.erase(id.value());
 }
@@ -318,7 +316,6 @@ void CudaContexts::Clear() {
 }
 
 bool CudaContexts::End(const void* handle) {
-  if (!used()) return false;
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return false;
@@ -335,7 +332,6 @@ bool CudaContexts::End(const void* handle) {
 
 std::vector<BufferId> CudaContexts::AllBuffers() const {
   std::vector<BufferId> all;
-  if (!used()) return all;
   MutexLock lock(mutex_);
   all.reserve(buffers_.size());
   for (const auto& [id, owned] : buffers_) all.push_back(BufferId(id));

@@ -211,7 +211,7 @@ class SharedOpenings {
 };
 
 // The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a
-// device's primary context or to no context. While no context was created, each function costs one relaxed load.
+// device's primary context or to no context.
 class CudaContexts {
  public:
   struct Context {
@@ -222,8 +222,6 @@ class CudaContexts {
 
   explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
 
-  // Returns whether any context was created.
-  bool used() const { return used_.load(std::memory_order_relaxed); }
   // Call after `handle` was created.
   void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the context of this handle; null if its creation was not recorded, or if it has ended.
@@ -243,7 +241,6 @@ class CudaContexts {
 
  private:
   Profiler& profiler_;
-  std::atomic<bool> used_{false};
   mutable Mutex mutex_;
   std::map<const void*, Owner> handles_ ABSL_GUARDED_BY(mutex_);
   Buffers buffers_ ABSL_GUARDED_BY(mutex_);

@@ -59,11 +59,6 @@ size_t SaturatingMultiply(size_t a, size_t b) {
   return __builtin_mul_overflow(a, b, &product) ? SIZE_MAX : product;
 }
 
-size_t SaturatingAdd(size_t a, size_t b) {
-  size_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? SIZE_MAX : sum;
-}
-
 // Returns the number of blocks of `block` texels that cover `texels` texels; 0 texels count as 1.
 size_t Blocks(size_t texels, size_t block) {
   const size_t covered = std::max<size_t>(texels, 1);
@@ -90,7 +85,7 @@ size_t CudaDriverMipmappedArrayBytes(const Array3dDescriptor& array, unsigned le
   Array3dDescriptor level = array;
   size_t total = 0;
   for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
-    total = SaturatingAdd(total, CudaDriverArrayBytes(level));
+    if (__builtin_add_overflow(total, CudaDriverArrayBytes(level), &total)) return SIZE_MAX;
     largest >>= 1;
     // A dimension that is not 0 does not shrink below one texel.
     const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };

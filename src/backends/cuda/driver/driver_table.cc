@@ -54,7 +54,7 @@ std::atomic<bool> is_filled{false};
 }  // namespace
 
 constexpr const char* kEntryNames[kEntryCount] = {
-#define CALL(name, parameters, arguments, action) #name,
+#define CALL(name, parameters, arguments, role) #name,
 #include "src/backends/cuda/driver/driver_calls.inc"
 #define QUERY(name, parameters, arguments) #name,
 #include "src/backends/cuda/driver/driver_calls.inc"

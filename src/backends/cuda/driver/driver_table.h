@@ -41,7 +41,7 @@ namespace cuda_driver {
 
 // Wrapped functions come first.
 enum Entry : int {
-#define CALL(name, parameters, arguments, action) k_##name,
+#define CALL(name, parameters, arguments, role) k_##name,
 #include "src/backends/cuda/driver/driver_calls.inc"
   kWrappedCount,
   kLastWrapped = kWrappedCount - 1,

@@ -16,7 +16,9 @@ namespace hbmprof::internal {
 // Thread-safe and without locks.
 class CudaMemoryFromBefore {
  public:
-  explicit CudaMemoryFromBefore(Profiler& profiler) : profiler_(profiler) {}
+  // `is_expected` is what is_expected() returns.
+  CudaMemoryFromBefore(Profiler& profiler, std::atomic<bool>& is_expected)
+      : profiler_(profiler), is_expected_(is_expected) {}
 
   // From now on every device has such memory. `is_measured`: it is to be measured; otherwise only the parts that get a
   // record of their own are shown. `stack` is the stack of its records; what it points to is never freed. REQUIRES: no
@@ -55,7 +57,7 @@ class CudaMemoryFromBefore {
   void Publish(DeviceId device);
 
   Profiler& profiler_;
-  std::atomic<bool> is_expected_{false};
+  std::atomic<bool>& is_expected_;
   Caller stack_;
   OfDevice devices_[kMaxDevices];
 };

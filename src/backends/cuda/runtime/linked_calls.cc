@@ -16,7 +16,7 @@ Profiler* LinkedProfiler() {
 }
 
 void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t bytes, MemoryKind kind) {
-  if (profiler.joined()) return;
+  if (profiler.uses_injected()) return;
   const bool is_reported = TryRun([&] {
     int ordinal = CudaDriverInProcess().CurrentDevice();
     // The runtime knows the device also if it could not make the context.

@@ -18,7 +18,7 @@ namespace hbmprof::internal {
 Profiler* LinkedProfiler();
 
 // Reports a call that has failed because there is no memory (hbmprof/out_of_memory.h), on the current device. Does
-// nothing if `profiler` has joined that of the injected library, which has already reported the driver's call.
+// nothing if `profiler` uses the injected library, which has already reported the driver's call.
 void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t bytes, MemoryKind kind);
 
 // Tracks a call of the runtime's function `name` that requests `bytes` bytes of this kind: see AllocateAndRecord.

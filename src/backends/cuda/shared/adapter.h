@@ -40,14 +40,6 @@ void RecordOrDrop(Profiler& profiler, size_t bytes, const Record& record) {
 
 // The ways to track a call. Each makes the real call once, outside of all code that can fail, and returns its result.
 
-// Calls `call`. If it returns `success` and recording is on, calls `record`, which records `bytes` bytes.
-template <typename Result, typename Call, typename Record>
-Result CallThenRecord(Profiler& profiler, Result success, const Call& call, size_t bytes, const Record& record) {
-  const Result result = call();
-  if (result == success && profiler.enabled()) RecordOrDrop(profiler, bytes, record);
-  return result;
-}
-
 // Calls `take`, which removes entries of tables and records, and returns whether it has removed a record. Then calls
 // `call`. If that does not return `success`, a removed record counts as a refused free.
 template <typename Result, typename Call, typename Take>

@@ -117,12 +117,6 @@ std::vector<DeviceProcess> Processes(const Library& nvml, Device device) {
   return processes;
 }
 
-std::string UuidOf(const Library& nvml, Device device) {
-  char text[96] = "";
-  if (nvml.uuid == nullptr || nvml.uuid(device, text, sizeof(text)) != 0) return "";
-  return {text, strnlen(text, sizeof(text))};
-}
-
 }  // namespace
 
 NvmlMemory QueryNvml(const char* pci_bus_id) {
@@ -136,7 +130,9 @@ NvmlMemory QueryNvml(const char* pci_bus_id) {
     memory.total_bytes = static_cast<int64_t>(info.total);
     memory.used_bytes = static_cast<int64_t>(info.used);
   }
-  memory.uuid = UuidOf(*nvml, device);
+  char uuid[96] = "";
+  const bool has_uuid = nvml->uuid != nullptr && nvml->uuid(device, uuid, sizeof(uuid)) == 0;
+  if (has_uuid) memory.uuid.assign(uuid, strnlen(uuid, sizeof(uuid)));
   memory.processes = Processes(*nvml, device);
   for (const DeviceProcess& process : memory.processes) {
     if (process.is_this && !memory.process_bytes.has_value()) memory.process_bytes = process.bytes;
