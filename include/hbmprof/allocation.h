@@ -14,6 +14,7 @@ namespace hbmprof {
 //   GPU:N              the CUDA device with ordinal N in this process        hbmprof::cuda, `hbmprof run`,
 //                                                                            numbers 0 to 62 of c_api.h
 //   the plugin's name  a PJRT device, by its debug string: TFRT_CPU_0        hbmprof::pjrt
+//   OpenCL:P:D         device D of OpenCL's platform P                       `hbmprof run`
 //   any other          chosen by the program                                 Device(), hbmprof_device()
 //   unknown            memory whose device CUDA or the plugin does not       hbmprof::cuda, `hbmprof run`,
 //                      report; invalid device numbers of c_api.h             hbmprof::pjrt, c_api.h
@@ -85,6 +86,7 @@ enum class NameSpace : uint8_t {
   kPjrtBuffer = 8,
   kPjrtUnknown = 9,
   kTorchMapped = 10,  // mapped memory of an expandable segment
+  kOpenclMem = 11,
 };
 
 }  // namespace internal

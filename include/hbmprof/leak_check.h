@@ -14,6 +14,11 @@
 //     cache.Insert(...);
 //   }  // fails here if more than 64 MiB, beyond what was in use before, were in use on a device at some time
 //
+//   TEST(Server, KeepsItsBudget) {
+//     hbmprof::PeakCheck peak("memory.budget");
+//     Serve(allocator);
+//   }  // fails here if a function, or all together, exceeded this file, which `hbmprof budget` has made of a profile
+//
 // The message of the failure has the call stacks of the leaks, or those that held the memory at the peak. The checks
 // compare the profiler's records, not the free memory of the device. So they are exact to the byte, other processes
 // have no effect on them, and they work the same with every backend and with the simulated device, without a GPU.
@@ -23,6 +28,7 @@
 #define HBMPROF_LEAK_CHECK_H_
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -115,7 +121,7 @@ class MemoryCheck {
     if (!was_enabled_ || !profiler_.enabled()) {
       return std::string(what_) + " could not be checked: recording is off (is HBMPROF=0 set?)\n";
     }
-    if (profiler_.joined()) return std::string(what_) + " could not be checked under `hbmprof run`\n";
+    if (profiler_.uses_injected()) return std::string(what_) + " could not be checked under `hbmprof run`\n";
     const int64_t dropped = profiler_.TakeSnapshot().tracker.dropped_records - dropped_before_;
     if (dropped == 0) return "";
     return std::string(what_) + " could not be checked: " + std::to_string(dropped) +
@@ -255,6 +261,14 @@ class PeakCheck : public internal::MemoryCheck {
         overlaps_(CountOpen(profiler, 1) > 1),
         before_(NewPeaks(profiler)) {}
 
+  // Checks the peak with the file `budget`, by the command `hbmprof diff --budget`, which must be on PATH. What was in
+  // use at the construction counts as well.
+  [[nodiscard]] explicit PeakCheck(std::string budget, Profiler& profiler = Profiler::Default(),
+                                   const char* file = __builtin_FILE(), int line = __builtin_LINE())
+      : PeakCheck(INT64_MAX, profiler, file, line) {
+    budget_ = std::move(budget);
+  }
+
   // Reports a nonfatal failure of the test if a device has exceeded the limit, or if that could not be checked, unless
   // Dismiss() was called.
   ~PeakCheck() {
@@ -274,9 +288,11 @@ class PeakCheck : public internal::MemoryCheck {
 
   // Returns, for each device that has exceeded the limit, the call stacks that held the memory at its peak, beyond what
   // they held at the construction, the largest first; "" if there is no such device. If a call stack held more bytes
-  // but not more buffers, the text says that its buffers are larger.
+  // but not more buffers, the text says that its buffers are larger. With a budget, returns what the command says; ""
+  // if the budget is kept.
   std::string Report() const {
     const Snapshot snapshot = profiler_.TakeSnapshot();
+    if (!budget_.empty()) return OverBudget(snapshot);
     std::string text;
     for (size_t i = 0; i < snapshot.devices.size(); ++i) {
       const Snapshot::Device& device = snapshot.devices[i];
@@ -329,6 +345,28 @@ class PeakCheck : public internal::MemoryCheck {
     return StatsOf(device).peak_bytes_in_use - (found == before_.devices.end() ? 0 : found->second);
   }
 
+  std::string OverBudget(const Snapshot& snapshot) const {
+    const auto is_used = [](const Snapshot::Device& device) { return StatsOf(device).peak_bytes_in_use > 0; };
+    if (!std::any_of(snapshot.devices.begin(), snapshot.devices.end(), is_used)) return "";
+    constexpr char kNotChecked[] = "the budget could not be checked: ";
+    const std::string profile = testing::TempDir() + "hbmprof_budget." + std::to_string(snapshot.process_id) + ".pb.gz";
+    const absl::Status written = WritePprof(snapshot, &ElfSymbolizer(), profile);
+    if (!written.ok()) return kNotChecked + std::string(written.message()) + "\n";
+    const auto quoted = [](const std::string& text) {
+      std::string word = "'";
+      for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+      return word + "'";
+    };
+    const std::string command = "hbmprof diff --budget " + quoted(budget_) + " " + quoted(profile) + " 2>&1";
+    std::string text;
+    FILE* const output = popen(command.c_str(), "r");
+    for (int c; output != nullptr && (c = std::fgetc(output)) != EOF;) text += static_cast<char>(c);
+    const int status = output == nullptr ? -1 : pclose(output);
+    std::remove(profile.c_str());
+    if (status == 0) return "";
+    return WIFEXITED(status) && WEXITSTATUS(status) == 1 ? text : kNotChecked + text;
+  }
+
   std::vector<Found> AtPeak(const Snapshot& snapshot, size_t device) const {
     std::map<Origin, std::pair<int64_t, int64_t>> sites;
     for (const Snapshot::Sample& sample : snapshot.samples) {
@@ -347,6 +385,7 @@ class PeakCheck : public internal::MemoryCheck {
   }
 
   const int64_t max_bytes_;
+  std::string budget_;  // a file; empty: max_bytes_ is the limit
   const bool overlaps_;
   const Start before_;
 };

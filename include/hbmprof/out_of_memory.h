@@ -23,17 +23,18 @@ struct FailedAllocation {
   // For a call that allocates from a pool with a limit; nullopt for all others, or if the pool's bytes are not known.
   std::optional<size_t> pool_limit = std::nullopt;   // the most bytes that the pool may have in use
   std::optional<size_t> pool_in_use = std::nullopt;  // the bytes that it has in use
+  bool is_trimmed = false;  // the caller is a pool that had returned its segments without blocks before
 };
 
 // Reports `failure`, an allocation on a device of `profiler`. The report is written to standard error. It has the
-// requested bytes; the tags of the calling thread; the device's total, free and largest free memory; the memory that
-// this process holds, by kind, and how much of it is idle in pools or unaccounted; the memory that other processes
-// hold, with their ids and names if the device reports them; the peak; a sentence that says why the allocation failed
-// and what to do; and the ten call stacks that hold most of the memory space, with their growth since the last profile
-// that save_device_memory_profile or a trigger (DefaultOptions::dump_output) wrote. If DefaultOptions::oom_output is
-// set, a profile is also written to that path; DefaultOptions::dump_keep limits the number of these profiles. A thread
-// of the library writes it. If that takes longer than a quarter of a second, the call returns, and a later line names
-// the profile.
+// requested bytes; the tags and the call stack of the calling thread; the device's total, free and largest free memory;
+// the memory that this process holds, by kind, and how much of it is idle in pools or unaccounted; the memory that
+// other processes hold, with their ids and names if the device reports them; the peak; a sentence that says why the
+// allocation failed and what to do; and the ten call stacks that hold most of the memory space, with their growth since
+// the last profile that save_device_memory_profile or a trigger (DefaultOptions::dump_output) wrote. If
+// DefaultOptions::oom_output is set, a profile is also written to that path; DefaultOptions::dump_keep limits the
+// number of these profiles. A thread of the library writes it. If that takes longer than a quarter of a second, the
+// call returns, and a later line names the profile.
 //
 // If a recording is in progress or the flight recorder is on (recording.h), each failure is also an event of it, with
 // the calling thread's tags and the stack that begins at the caller of this function, or at that of a ScopedCaller

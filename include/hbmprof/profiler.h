@@ -113,7 +113,7 @@ class Profiler {
   // so allocations in static destructors are recorded too. While a thread makes it, calls of that same thread (from an
   // operator new that records, for example) get a profiler that is off and records nothing.
   //
-  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it joins the profiler of that library: all
+  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it uses the profiler of that library: all
   // functions act on one set of records, and no memory counts twice. Memory that the driver has allocated is recorded
   // by the driver's calls, which the library wraps. Calls of the program have these effects on such memory:
   // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's
@@ -144,7 +144,7 @@ class Profiler {
   //   options.output = "/tmp/%p.%n.pb.gz";
   //   absl::Status made = hbmprof::Profiler::InitDefault(options);
   //
-  // In a program that has joined the injected library (see Default()), only these options have an effect: `enabled`,
+  // In a program that uses the injected library (see Default()), only these options have an effect: `enabled`,
   // `output` (with output_mode; the profile is written at exit), `oom_report` and `log`. All others are those of the
   // injected library, which reads them from the environment.
   //
@@ -161,8 +161,8 @@ class Profiler {
   // pause recording.
   void SetEnabled(bool enabled);
   bool enabled() const { return enabled_.load(std::memory_order_relaxed); }
-  // Returns whether this profiler has joined that of the injected library: see Default().
-  bool joined() const { return joined_ != nullptr; }
+  // Returns whether this profiler passes its calls on to that of the injected library: see Default().
+  bool uses_injected() const { return injected_ != nullptr; }
 
   // Returns the id of the device `name`, such as "GPU:0"; a new name is added. The label `device` shows the name. There
   // are 63 names at most besides "other": all further names share the id of "other". A name is cut at 64 bytes, or
@@ -299,8 +299,8 @@ class Profiler {
   // Makes the profiler that Default() returns to the thread that is making the real one. It is never enabled.
   struct IsOff {};
   constexpr explicit Profiler(IsOff) noexcept;
-  // Makes a profiler that has joined the profiler of the injected library.
-  Profiler(const internal::InjectedProfiler& joined, bool enabled);
+  // Makes a profiler that uses the injected library.
+  Profiler(const internal::InjectedProfiler& injected, bool enabled);
 
   // RecordAlloc, RecordAllocFrom and RecordFree while recording is on. `attributes`: from PackAttributes.
   bool Alloc(BufferId id, size_t bytes, uint64_t attributes);
@@ -311,8 +311,8 @@ class Profiler {
   static Profiler& Off();
 
   std::atomic<bool> enabled_;
-  std::unique_ptr<internal::ProfilerImpl> impl_;  // null if joined, and in Off()
-  const internal::InjectedProfiler* const joined_ = nullptr;
+  std::unique_ptr<internal::ProfilerImpl> impl_;  // null if uses_injected(), and in Off()
+  const internal::InjectedProfiler* const injected_ = nullptr;
 };
 
 }  // namespace hbmprof

@@ -188,7 +188,8 @@ struct Snapshot {
   int birth_class_log2 = 0;
   int64_t process_id = 0;
   std::string host;  // name of the machine
-  // Variables of the environment that say which part of a distributed run, or which pod, this process is: name, value.
+  // Variables of the environment that say which part of a distributed run, or which pod, this process is, and how
+  // PyTorch's allocator is set: name, value.
   // docs/spec/profile.md lists them.
   std::vector<std::pair<std::string, std::string>> environment;
 };

@@ -1,7 +1,7 @@
 // The list of the fields of DeviceStats (hbmprof/snapshot.h), which every renderer visits: the comments of a profile,
-// JSON, the metrics, the tables of a recording, hbmprof_stats of the C interface, and a joined profiler, which reads
-// that back. A new field is added there and here, at the end: then the format of recordings gets a new version
-// (src/recording/format.h). Older recordings can then not be read.
+// JSON, the metrics, the tables of a recording, hbmprof_stats of the C interface, and a profiler that uses the injected
+// library, which reads that back. A new field is added there and here, at the end: then the format of recordings gets a
+// new version (src/recording/format.h). Older recordings can then not be read.
 #ifndef HBMPROF_SRC_EXPORT_DEVICE_STATS_H_
 #define HBMPROF_SRC_EXPORT_DEVICE_STATS_H_
 
@@ -45,10 +45,11 @@ namespace hbmprof::internal {
          "Memory in use as the driver reports it, without recorded memory and idle memory of its pools.")           \
   NUMBER(baseline, "baseline", false, kNone, "", "")
 
-// Calls F(name) for each field of TrackerStats that is a number: for the C interface, and for a joined profiler.
-#define HBMPROF_TRACKER_STATS(F)                                                                               \
-  F(foreign_frees) F(refused_frees) F(replaced_records) F(dropped_records) F(dropped_bytes) F(reentrant_events) \
-  F(truncated_stacks) F(dropped_tag_values) F(live_records) F(sites) F(host_bytes) F(max_host_bytes)
+// Calls F(name) for each field of TrackerStats that is a number: for the C interface, for InjectedProfiler, for profiles
+// and for JSON.
+#define HBMPROF_TRACKER_STATS(F)                                                                                     \
+  F(live_records) F(sites) F(dropped_records) F(dropped_bytes) F(foreign_frees) F(refused_frees) F(replaced_records) \
+  F(reentrant_events) F(truncated_stacks) F(dropped_tag_values) F(host_bytes) F(max_host_bytes)
 // clang-format on
 
 enum class Metric : uint8_t {

@@ -70,6 +70,7 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
      "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*",
      "nvidia|cuda", ""},
+    {CodeRole::kRuntime, "OpenCL", "libOpenCL|libpocl%|libintelocl%|libigdrcl%|libamdocl%", "", "", ""},
     {CodeRole::kRuntime, "CPython", "libpython#*|libpython#.*|libffi",
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
      "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*",

@@ -83,7 +83,7 @@ inline constexpr std::string_view kOwnCodeName = "own code";
 inline constexpr std::string_view kUnknownName = "unknown";  // the stack has no frame of code
 inline constexpr std::string_view kIdleName = "idle memory of pools";
 // The names under which memory is shown that no call stack holds: it is in use for the driver, and not recorded.
-inline constexpr std::string_view kUnaccountedName = "unaccounted (contexts, modules, driver)";
+inline constexpr std::string_view kUnaccountedName = "unaccounted (contexts, driver, calls not recorded)";
 inline constexpr std::string_view kUnaccountedOfDeviceName = "unaccounted (driver and other processes)";
 inline constexpr std::string_view kDriverCacheName = "CUDA memory pools (idle)";
 

@@ -137,18 +137,13 @@ std::set<TagValues> ShownValues(const Snapshot& snapshot, const std::vector<std:
   return shown;
 }
 
-// Returns the keys without those whose label name another key has, and without those beyond kMaxMetricsTags.
-std::vector<std::string> UsableKeys(const std::vector<std::string>& tags) {
+void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& tags, Writer* writer) {
+  // Without keys whose label name another one has, and without those beyond kMaxMetricsTags.
   std::vector<std::string> keys;
   std::set<std::string> names;
   for (const std::string& tag : tags) {
     if (keys.size() < kMaxMetricsTags && names.insert(LabelName(tag)).second) keys.push_back(tag);
   }
-  return keys;
-}
-
-void AddKindsAndTags(const Snapshot& snapshot, const std::vector<std::string>& tags, Writer* writer) {
-  const std::vector<std::string> keys = UsableKeys(tags);
   const std::set<TagValues> shown = ShownValues(snapshot, keys);
   const TagValues other(keys.size(), std::string(kOther));
   std::map<std::pair<std::pair<uint32_t, MemoryKind>, TagValues>, int64_t> sums;

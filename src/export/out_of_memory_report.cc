@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "src/base/bytes_text.h"
+#include "src/base/cut_text.h"
 #include "src/base/hash.h"
 #include "src/export/known_code.h"
 #include "src/export/module_index.h"
@@ -24,22 +25,6 @@ constexpr size_t kStacksNamed = 4096;  // the stacks whose frames get names; tho
 constexpr size_t kFramesShown = 4;
 constexpr size_t kProcessesShown = 5;
 constexpr size_t kStackLineBytes = 120;  // maximum length of the names in one line
-
-// Replaces control characters, because the text may come from the program and control characters have effects on a
-// terminal.
-std::string Printable(std::string_view text) {
-  std::string printable(text);
-  for (char& byte : printable) {
-    if (static_cast<unsigned char>(byte) < 0x20 || byte == 0x7f) byte = '?';
-  }
-  return printable;
-}
-
-std::string DeviceText(const OutOfMemory& failure) {
-  std::string text = Printable(failure.device);
-  if (failure.space != MemorySpace::kDevice) text.append(", ").append(MemorySpaceName(failure.space)).append(" memory");
-  return text;
-}
 
 // The parts of a device's memory, as far as they are known.
 struct Shares {
@@ -102,7 +87,7 @@ OutOfMemoryVerdict JudgeHostMemory(const OutOfMemory& failure) {
                                               BytesText(*failure.cgroup_in_use) +
                                               ". Raise the container's memory limit."};
   }
-  return {OutOfMemoryCause::kUnknown, "no limit of the host explains the failure; see the call stacks below."};
+  return {OutOfMemoryCause::kUnknown, "no limit of the host explains the failure."};
 }
 
 OutOfMemoryVerdict JudgeEnoughFree(const OutOfMemory& failure, const Shares& shares, int64_t requested) {
@@ -152,13 +137,9 @@ OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
     return {OutOfMemoryCause::kUnaccounted, BytesText(unaccounted) + " in use are unaccounted" + whose};
   }
   const std::string held = "the recorded buffers of this process hold " + BytesText(shares.recorded) + " of " +
-                           BytesText(*shares.limit) + ". The call stacks below show them.";
+                           BytesText(*shares.limit) + ".";
   // If the size of the request or the free memory is not known, the device may have enough free memory.
   return {OutOfMemoryCause::kFull, is_short ? "the device is full: " + held : held};
-}
-
-std::optional<int64_t> Before(const std::function<std::optional<int64_t>(uint64_t)>& bytes_before, uint64_t key) {
-  return bytes_before ? bytes_before(key) : std::nullopt;
 }
 
 // The memory of one call stack in one memory space.
@@ -345,7 +326,8 @@ std::string ProcessesText(const std::vector<DeviceProcess>& processes,
 
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   if (failure.space != MemorySpace::kDevice) return JudgeHostMemory(failure);
-  const Shares shares = SharesOf(failure);
+  Shares shares = SharesOf(failure);
+  if (failure.is_trimmed) shares.idle_pools = 0;
   if (failure.requested && failure.pool_limit &&
       *failure.requested > *failure.pool_limit - failure.pool_in_use.value_or(0)) {
     return {OutOfMemoryCause::kLimit, "the pool may have " + BytesText(*failure.pool_limit) + " in use and has " +
@@ -363,7 +345,7 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
     }
   }
   if (!shares.limit) {
-    return {OutOfMemoryCause::kUnknown, "the device does not report its capacity; see the call stacks below."};
+    return {OutOfMemoryCause::kUnknown, "the device does not report its capacity."};
   }
   if (failure.requested && *failure.requested > *shares.limit) {
     return {OutOfMemoryCause::kTooLarge, "the request of " + BytesText(*failure.requested) +
@@ -382,13 +364,19 @@ OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure) {
   return JudgeHolder(shares, failure.requested && shares.free);
 }
 
-std::string OutOfMemorySummary(const OutOfMemory& failure) {
-  const Shares shares = SharesOf(failure);
-  std::string text = "hbmprof: out of memory on " + DeviceText(failure) + ": ";
-  text.append(failure.call.empty() ? "an allocation" : Printable(failure.call));
+std::string OutOfMemoryTitle(const OutOfMemory& failure) {
+  std::string text = Printable(failure.device);
+  if (failure.space != MemorySpace::kDevice) text.append(", ").append(MemorySpaceName(failure.space)).append(" memory");
+  text.append(": ").append(failure.call.empty() ? "an allocation" : Printable(failure.call));
   if (failure.requested) text.append(" of ").append(BytesText(*failure.requested));
   text.append(" failed");
   if (!failure.tags.empty()) text.append(" (").append(Printable(failure.tags)).append(")");
+  return text;
+}
+
+std::string OutOfMemorySummary(const OutOfMemory& failure) {
+  const Shares shares = SharesOf(failure);
+  std::string text = "hbmprof: out of memory on " + OutOfMemoryTitle(failure);
   text.append("\n  verdict    ").append(JudgeOutOfMemory(failure).text).append("\n");
   if (shares.limit || shares.free) {
     text.append("  device    ");
@@ -419,6 +407,10 @@ std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t devi
   return KindsText(snapshot, device) + ProcessesText(snapshot.devices[device].processes, name_of);
 }
 
+std::string OutOfMemoryStack(const Snapshot& snapshot, uint32_t stack, Symbolizer* symbolizer) {
+  return StackText(snapshot.stacks[stack].return_addresses, FramesOf(snapshot, {Holder{stack}}, symbolizer));
+}
+
 uint64_t HolderKey(const Snapshot& snapshot, uint32_t stack, uint32_t device, MemorySpace space) {
   const std::vector<uint64_t>& frames = snapshot.stacks[stack].return_addresses;
   const std::string& name = snapshot.devices[device].name;
@@ -443,7 +435,8 @@ std::string OutOfMemoryHolders(const Snapshot& snapshot, uint32_t device, Memory
   std::map<std::string_view, Holder> by_text;
   bool has_growth = false;
   for (size_t i = 0; i < holders.size(); ++i) {
-    const std::optional<int64_t> before = Before(bytes_before, HolderKey(snapshot, holders[i].stack, device, space));
+    const uint64_t key = HolderKey(snapshot, holders[i].stack, device, space);
+    const std::optional<int64_t> before = bytes_before ? bytes_before(key) : std::nullopt;
     has_growth = has_growth || before.has_value();
     Holder& merged = by_text.try_emplace(texts[i], Holder{static_cast<uint32_t>(i)}).first->second;
     merged.bytes += holders[i].bytes;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/pprof.h"
@@ -21,11 +22,13 @@ struct OutOfMemory {
   std::optional<int64_t> requested;
   std::string_view device;  // its name
   MemorySpace space = MemorySpace::kDevice;
-  DeviceStats stats;  // of the device and space
-  std::string tags;   // of the thread, "key=value, key=value"; may be empty
+  DeviceStats stats;            // of the device and space
+  std::string tags;             // of the thread, "key=value, key=value"; may be empty
+  std::vector<uint64_t> stack;  // of the call, as Snapshot::Stack::return_addresses; empty if it is not known
   // The pool that the call allocates from.
   std::optional<int64_t> pool_limit;
   std::optional<int64_t> pool_in_use;
+  bool is_trimmed = false;        // the recorded pools cannot return idle memory
   bool uses_host_memory = false;  // the device is an integrated one
   // A limit of the control group of the process on the memory of the device.
   std::optional<int64_t> device_group_limit;
@@ -64,6 +67,9 @@ struct OutOfMemoryVerdict {
 // .cc file find.
 OutOfMemoryVerdict JudgeOutOfMemory(const OutOfMemory& failure);
 
+// Returns the device and what failed: "GPU:0: cuMemAlloc_v2 of 2.00 GiB failed (phase=decode)".
+std::string OutOfMemoryTitle(const OutOfMemory& failure);
+
 // Returns the report without the list of call stacks: several lines, each of which ends with a line feed.
 std::string OutOfMemorySummary(const OutOfMemory& failure);
 
@@ -72,6 +78,9 @@ std::string OutOfMemorySummary(const OutOfMemory& failure);
 // snapshot.devices. `name_of(pid)` returns the name of a process, or "".
 std::string OutOfMemoryKindsAndProcesses(const Snapshot& snapshot, uint32_t device,
                                          const std::function<std::string(int64_t pid)>& name_of);
+
+// Returns the text of a stack, as a line of OutOfMemoryHolders has it: "answer < main". `symbolizer` may be null.
+std::string OutOfMemoryStack(const Snapshot& snapshot, uint32_t stack, Symbolizer* symbolizer);
 
 // Returns a key that identifies a call stack on one memory space of one device, in all snapshots of one process.
 // `stack` and `device` are indices in `snapshot`.

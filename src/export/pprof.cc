@@ -210,7 +210,7 @@ class ProfileWriter {
     if (absl::Status status = NameLocations(); !status.ok()) return status;
 
     ReserveBytes();
-    WriteSampleTypes();
+    for (const SampleType& type : kSampleTypes) WriteValueType(ProfileField::kSampleType, type.type, type.unit);
     WriteSamples();
     WriteMappings();
     WriteLocations();
@@ -260,18 +260,16 @@ class ProfileWriter {
     int64_t start_line;  // 0: not known
   };
 
-  static bool SameStack(const Snapshot::Stack& a, const Snapshot::Stack& b) {
-    return a.truncated == b.truncated && a.return_addresses == b.return_addresses;
-  }
-
   void ReadTables() {
     devices_.assign(snapshot_.devices.size(), kNotYet);
     allocators_.assign(snapshot_.allocators.size(), kNotYet);
     IdTable ids;
     for (const Snapshot::Stack& stack : snapshot_.stacks) {
       const uint64_t hash = HashWords(stack.return_addresses.data(), stack.return_addresses.size());
-      const uint32_t id = ids.IdOf(stack.truncated ? ~hash : hash,
-                                   [&](uint32_t candidate) { return SameStack(*stacks_[candidate].frames, stack); });
+      const uint32_t id = ids.IdOf(stack.truncated ? ~hash : hash, [&](uint32_t candidate) {
+        const Snapshot::Stack& other = *stacks_[candidate].frames;
+        return other.truncated == stack.truncated && other.return_addresses == stack.return_addresses;
+      });
       if (id == stacks_.size()) stacks_.push_back({&stack});
       stack_ids_.push_back(id);
     }
@@ -536,10 +534,6 @@ class ProfileWriter {
     message.add_int64(ValueTypeField::kUnit, strings_.Intern(unit));
   }
 
-  void WriteSampleTypes() {
-    for (const SampleType& type : kSampleTypes) WriteValueType(ProfileField::kSampleType, type.type, type.unit);
-  }
-
   static void WriteTextLabel(Message<SampleField>& sample, int64_t key, int64_t value) {
     Message<LabelField> label(sample, SampleField::kLabel);
     label.add_int64(LabelField::kKey, key);
@@ -662,19 +656,11 @@ class ProfileWriter {
       }
     }
     const TrackerStats& tracker = snapshot_.tracker;
-    WriteComment(CommentLine("tracker")
-                     .Add("live_records", tracker.live_records)
-                     .Add("sites", tracker.sites)
-                     .Add("dropped_records", tracker.dropped_records)
-                     .Add("dropped_bytes", tracker.dropped_bytes)
-                     .Add("foreign_frees", tracker.foreign_frees)
-                     .Add("refused_frees", tracker.refused_frees)
-                     .Add("replaced_records", tracker.replaced_records)
-                     .Add("reentrant_events", tracker.reentrant_events)
-                     .Add("truncated_stacks", tracker.truncated_stacks)
-                     .Add("dropped_tag_values", tracker.dropped_tag_values)
-                     .Add("host_bytes", tracker.host_bytes)
-                     .Add("max_host_bytes", tracker.max_host_bytes));
+    CommentLine of_tracker("tracker");
+#define HBMPROF_NUMBER(name) of_tracker.Add(#name, tracker.name);
+    HBMPROF_TRACKER_STATS(HBMPROF_NUMBER)
+#undef HBMPROF_NUMBER
+    WriteComment(of_tracker);
     if (!snapshot_.python.version.empty()) WritePythonComment();
     for (const auto& [name, value] : snapshot_.counters) {
       WriteComment(CommentLine("counter " + CommentValue(name)).Add("value", value));

@@ -53,14 +53,6 @@ class List {
 List Object() { return List(true); }
 List Array() { return List(false); }
 
-std::string SpaceJson(const DeviceStats& stats, MemorySpace space) {
-  List object = Object();
-  object.Add("space", MemorySpaceName(space));
-  for (const DeviceStatsField& field : kDeviceStatsFields) object.Add(field.name, field.value(stats));
-  if (stats.driver_bytes_in_use.has_value()) object.Add("driver_scope", DriverScopeName(stats.driver_scope));
-  return object.text();
-}
-
 std::string DeviceJson(const Snapshot::Device& device) {
   List object = Object();
   object.Add("name", device.name);
@@ -69,7 +61,11 @@ std::string DeviceJson(const Snapshot::Device& device) {
   for (int i = 0; i < kMemorySpaceCount; ++i) {
     const DeviceStats& stats = device.spaces[i];
     if (!IsUsed(stats) && !stats.bytes_limit.has_value()) continue;
-    spaces.AddJson("", SpaceJson(stats, static_cast<MemorySpace>(i)));
+    List space = Object();
+    space.Add("space", MemorySpaceName(static_cast<MemorySpace>(i)));
+    for (const DeviceStatsField& field : kDeviceStatsFields) space.Add(field.name, field.value(stats));
+    if (stats.driver_bytes_in_use.has_value()) space.Add("driver_scope", DriverScopeName(stats.driver_scope));
+    spaces.AddJson("", space.text());
   }
   List pools = Array();
   for (const PoolStats& pool : device.pools) {
@@ -98,21 +94,11 @@ std::string DeviceJson(const Snapshot::Device& device) {
 }
 
 std::string TrackerJson(const TrackerStats& tracker) {
-  return Object()
-      .Add("foreign_frees", tracker.foreign_frees)
-      .Add("refused_frees", tracker.refused_frees)
-      .Add("replaced_records", tracker.replaced_records)
-      .Add("dropped_records", tracker.dropped_records)
-      .Add("dropped_bytes", tracker.dropped_bytes)
-      .Add("reentrant_events", tracker.reentrant_events)
-      .Add("truncated_stacks", tracker.truncated_stacks)
-      .Add("dropped_tag_values", tracker.dropped_tag_values)
-      .Add("live_records", tracker.live_records)
-      .Add("sites", tracker.sites)
-      .Add("host_bytes", tracker.host_bytes)
-      .Add("max_host_bytes", tracker.max_host_bytes)
-      .Add("unwinder", tracker.unwinder)
-      .text();
+  List object = Object();
+#define HBMPROF_NUMBER(name) object.Add(#name, tracker.name);
+  HBMPROF_TRACKER_STATS(HBMPROF_NUMBER)
+#undef HBMPROF_NUMBER
+  return object.Add("unwinder", tracker.unwinder).text();
 }
 
 }  // namespace

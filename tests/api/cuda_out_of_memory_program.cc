@@ -50,6 +50,14 @@ void FailToCreateOnNode(size_t bytes) {
   Fails(cuMemCreate(&handle, bytes, &properties, 0));
 }
 
+void FailToCreateArray() {
+  fake_cuda_fail("cuArrayCreate_v2", kOutOfMemory, 0);
+  constexpr int kFloat = 0x20;
+  const ArrayDescriptor of_2_gib{16384, 8192, kFloat, 4};
+  Handle array = nullptr;
+  Fails(cuArrayCreate_v2(&array, &of_2_gib));
+}
+
 void FailInPool(int type, int location, size_t bytes) {
   const MemPoolProps properties{type, 0, {location, 0}, nullptr, 0, {}};
   Handle pool = nullptr;
@@ -77,6 +85,7 @@ void ExceedThePool(const MemLocation& location) {
 
 void FailFor(const std::string& cause) {
   if (cause == "too_large") return FailToAllocate(2048 * kMiB);
+  if (cause == "array_too_large") return FailToCreateArray();
   if (cause == "slice_too_small") return FailToAllocate(128 * kMiB);  // FAKE_CUDA_CAPACITY is 64 MiB
   GrowCache(64 * kMiB);
   if (cause == "full") {

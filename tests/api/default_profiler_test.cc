@@ -84,10 +84,19 @@ TEST(RecordingOff, WritesNoProfile) {
   EXPECT_THAT(FilesIn(directory), IsEmpty());
 }
 
+TEST(RecordingOff, IsWhatAnUnknownValueMeans) {
+  const std::string directory = NewDirectory();
+  const CommandResult run = RunLeak({"HBMPROF=perhaps", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
+  EXPECT_EQ(run.exit_code, 7);
+  EXPECT_THAT(run.err, HasSubstr("HBMPROF='perhaps'"));
+  EXPECT_THAT(FilesIn(directory), IsEmpty());
+}
+
 TEST(BadEnvironment, PrintsOneLineForEachVariable) {
   const std::string directory = NewDirectory();
-  const CommandResult run = RunLeak({"HBMPROF=perhaps", "HBMPROF_STACK_DEPTH=-3", "HBMPROF_UNWINDER=best",
-                                     "HBMPROF_MAX_LIVE=all", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
+  const CommandResult run =
+      RunLeak({"HBMPROF_OUTPUT_ON_SIGNALS=perhaps", "HBMPROF_STACK_DEPTH=-3", "HBMPROF_UNWINDER=best",
+               "HBMPROF_MAX_LIVE=all", "HBMPROF_OUTPUT=" + directory + "/a.pb.gz"});
   EXPECT_EQ(run.exit_code, 7);
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 4) << run.err;
   EXPECT_THAT(run.err, HasSubstr("HBMPROF_STACK_DEPTH='-3'"));

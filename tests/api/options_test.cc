@@ -85,10 +85,11 @@ TEST_F(OptionsTest, EmptyVariablesAreTheSameAsUnset) {
 TEST_F(OptionsTest, HbmprofTurnsRecordingOffAndOn) {
   EXPECT_FALSE(Good("HBMPROF", "0").enabled);
   EXPECT_TRUE(Good("HBMPROF", "1").enabled);
-  for (const char* value : {"off", "false", "no", "False"}) EXPECT_FALSE(Good("HBMPROF", value).enabled);
-  for (const char* value : {"on", "true", "yes"}) EXPECT_TRUE(Good("HBMPROF", value).enabled);
-  for (const char* value : {"2", "00", " 0", "0 ", "-1", "none"}) {
-    EXPECT_TRUE(Bad("HBMPROF", value, "0 (off, false, no) or 1 (on, true, yes)", "1").enabled);
+  for (const char* value : {"off", "false", "no", "False", "OFF", "Off", "NO"})
+    EXPECT_FALSE(Good("HBMPROF", value).enabled);
+  for (const char* value : {"on", "true", "yes", "On"}) EXPECT_TRUE(Good("HBMPROF", value).enabled);
+  for (const char* value : {"2", "00", " 0", "0 ", "-1", "none", "disabled"}) {
+    EXPECT_FALSE(Bad("HBMPROF", value, "0 (off, false, no) or 1 (on, true, yes)", "0").enabled) << value;
   }
 }
 
@@ -117,6 +118,7 @@ TEST_F(OptionsTest, OomOutputIsOffByDefault) {
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "").oom_output, "");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "/tmp/%p.pb.gz").oom_output, "/tmp/%p.pb.gz");
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "off").oom_output, "");
+  EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "OFF").oom_output, "");
   EXPECT_TRUE(Good("HBMPROF_OOM_OUTPUT", "off").oom_report);
   EXPECT_FALSE(Good("HBMPROF_OOM_OUTPUT", "silent").oom_report);
   EXPECT_EQ(Good("HBMPROF_OOM_OUTPUT", "silent").oom_output, "");

@@ -55,9 +55,10 @@ class OutOfMemoryTest : public ::testing::Test {
 TEST_F(OutOfMemoryTest, IsReportedWithHoldersAndGrowth) {
   const CommandResult run = Run({"full"});
   EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on sim:0: Allocate of 32.00 MiB failed \\(phase=decode\\)\n"
-                                    "  verdict    the device is full: .* hold 48.00 MiB of 64.00 MiB. .*\n"
+                                    "  verdict    the device is full: .* hold 48.00 MiB of 64.00 MiB\\.\n"
                                     "  device     64.00 MiB in all, 16.00 MiB free, largest free block 16.00 MiB\n"
                                     "  recorded   48.00 MiB of this process, peak 48.00 MiB.*\n"
+                                    "  requested by .* < main\n"
                                     "  in use by call stack, largest first, with the change since the last profile:\n"
                                     "   32.00 MiB  66.7 %        2 live    \\+16.00 MiB  .*GrowCache < main\n"
                                     "   16.00 MiB  33.3 %        1 live          \\+0 B  .*LoadWeights < main\n"
@@ -289,6 +290,7 @@ const Cause kCauses[] = {
 
     {"Driver", "full", "the device is full: the recorded buffers of this process hold 768.00 MiB of 1.00 GiB"},
     {"Driver", "too_large", "the request of 2.00 GiB is larger than the device, which has 1.00 GiB"},
+    {"Driver", "array_too_large", "the request of 2.00 GiB is larger than the device, which has 1.00 GiB"},
     // A part of a device (MIG): NVML reports the 1 GiB of the whole device.
     {"Driver",
      "slice_too_small",

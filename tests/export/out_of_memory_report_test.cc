@@ -139,6 +139,12 @@ const Case kCases[] = {
      "hold 1.00 GiB of idle memory, which would be enough together with the free memory. Release it before the call: "
      "the "
      "pool's own function"},
+    {"IdleSegmentsWithBlocks", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->stats.idle_bytes = kGiB;
+       f->is_trimmed = true;  // PyTorch returns what it can before it fails
+     },
+     "full"},
     {"IdleDriverPool", OutOfMemoryCause::kIdlePool, [](OutOfMemory* f) { f->stats.driver_cache_bytes = 5 * kGiB; },
      "Release it before the call: cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)."},
     {"IdleSegmentsAndDriverPool", OutOfMemoryCause::kIdlePool,
@@ -210,8 +216,7 @@ TEST(OutOfMemorySummaryTest, ShowsRequestDeviceProcessAndOthers) {
   failure.unreported_failures = 3;
   EXPECT_EQ(OutOfMemorySummary(failure),
             "hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 2.00 GiB failed (model=llama, phase=?[2Jdecode)\n"
-            "  verdict    the device is full: the recorded buffers of this process hold 30.00 GiB of 40.00 GiB. The "
-            "call stacks below show them.\n"
+            "  verdict    the device is full: the recorded buffers of this process hold 30.00 GiB of 40.00 GiB.\n"
             "  device     40.00 GiB in all, 1.00 GiB free\n"
             "  recorded   30.00 GiB of this process, peak 31.00 GiB; 256.00 MiB idle in pools\n"
             "  others     9.00 GiB of other processes\n"
@@ -230,7 +235,7 @@ TEST(OutOfMemorySummaryTest, LeavesOutUnknownValues) {
   failure.device = "TPU_0";
   EXPECT_EQ(OutOfMemorySummary(failure),
             "hbmprof: out of memory on TPU_0: an allocation failed\n"
-            "  verdict    the device does not report its capacity; see the call stacks below.\n"
+            "  verdict    the device does not report its capacity.\n"
             "  recorded   0 B of this process, peak 0 B\n");
 }
 
@@ -283,6 +288,14 @@ TEST(OutOfMemoryHoldersTest, ListsTheTenLargestOfTheDeviceAndSpace) {
                                  "   12.00 MiB  15.4 %        2 live  f110 < f111 < f113 < f114\n"
                                  "   11.00 MiB  14.1 %        2 live  f100 < f101 < f103 < f104\n(.*\n)*"
                                  "    3.00 MiB   3.8 %        2 live  f20 < f21 < f23 < f24\n"));
+}
+
+TEST(OutOfMemoryStackTest, NamesTheCallersOfTheRequest) {
+  Snapshot snapshot;
+  snapshot.named_frames = {{"answer", "/srv/serve.py", 41, 30}, {"main", "/srv/serve.py", 3, 1}};
+  snapshot.stacks = {{{21}, false}, {{kNamed | 0, kNamed | 1}, false}, {{}, false}};
+  EXPECT_EQ(OutOfMemoryStack(snapshot, 1, nullptr), "answer (serve.py:41) < main (serve.py:3)");
+  EXPECT_EQ(OutOfMemoryStack(snapshot, 2, nullptr), "(no call stack)");
 }
 
 TEST(OutOfMemoryHoldersTest, ShowsTheNamesOfNamedFrames) {
@@ -384,7 +397,7 @@ TEST(OutOfMemoryHoldersTest, ListsTheLibraries) {
                         "    1.00 MiB  12.5 %  idle memory of pools\n"
                         "    1.00 MiB  12.5 %  own code\n"
                         "  512.00 KiB   6.2 %  CUDA memory pools (idle)\n"
-                        "  512.00 KiB   6.2 %  unaccounted (contexts, modules, driver)\n"
+                        "  512.00 KiB   6.2 %  unaccounted (contexts, driver, calls not recorded)\n"
                         "  in use by call stack, largest first:\n"));
   stats.driver_scope = DriverScope::kDevice;
   EXPECT_THAT(OutOfMemoryHolders(snapshot, 0, MemorySpace::kDevice, &names, nullptr),

@@ -188,7 +188,7 @@ class TorchTracker {
 // The label `device` is "GPU:<ordinal>", the label `allocator` is "pytorch". Stacks begin in libc10_cuda.so, or, if
 // the program is compiled without optimization, at functions of std::function.
 //
-// If `profiler` has joined the injected library's profiler (Profiler::Default under `hbmprof run`), this library
+// If `profiler` uses the injected library (Profiler::Default under `hbmprof run`), this library
 // records PyTorch's blocks. Then this function does nothing and returns OK, so no memory counts twice.
 //
 // Call it once, after CUDA is initialized, and before other threads allocate. Blocks and segments that exist already
@@ -201,7 +201,7 @@ class TorchTracker {
 //
 // Not recorded: memory that PyTorch does not cache (PYTORCH_NO_CUDA_MEMORY_CACHING), and memory of CUDA libraries.
 inline absl::Status TrackTorchAllocator(Profiler& profiler = Profiler::Default()) {
-  if (profiler.joined()) return absl::OkStatus();
+  if (profiler.uses_injected()) return absl::OkStatus();
   static std::atomic<bool> is_tracked{false};
   c10::cuda::CUDACachingAllocator::CUDAAllocator* const allocator = c10::cuda::CUDACachingAllocator::get();
   if (allocator == nullptr || !allocator->initialized()) {

@@ -144,7 +144,7 @@ std::string InLine(std::string name) {
 }
 
 std::string Info() {
-  std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(ProcessName()), "\nversion ",
+  std::string text = absl::StrCat("pid ", getpid(), "\nname ", InLine(NameInProc("self")), "\nversion ",
                                   HBMPROF_VERSION_STRING, "\nseconds ", SecondsSinceStart(), "\n");
   const Snapshot snapshot = SnapshotOf(Profiler::Default(), SnapshotParts::kDevices);
   absl::StrAppend(&text, "host ", InLine(snapshot.host), "\n");
@@ -553,7 +553,8 @@ absl::Status Listen(const std::string& directory, Server* server) {
   if (fd.get() < 0) return SystemError("socket", "");
   fchmod(fd.get(), 0600);  // the permissions that bind gives the file
   // Several containers can have a process with this id.
-  const std::string temporary = absl::StrCat(directory, "/.", getpid(), ".", MonotonicNanos() % 1'000'000);
+  const std::string temporary =
+      absl::StrCat(directory, "/", kControlBoundPrefix, getpid(), ".", MonotonicNanos() % 1'000'000);
   const sockaddr_un address = AddressOf(temporary);
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
     return SystemError("bind", temporary);

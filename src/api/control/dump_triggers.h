@@ -10,7 +10,7 @@ namespace hbmprof::internal {
 // the triggers dump_in_use_percent and dump_peak_growth, if at least one of these is on. The thread has all signals
 // blocked and ends with the process; a forked child has no such thread. For each profile of a trigger it prints a line.
 // Prints a message if the thread cannot be started. Called once, when Profiler::Default() was made, which must
-// not have joined the injected library's profiler. `write_output` does not throw. Throws std::bad_alloc.
+// not use the injected library. `write_output` does not throw. Throws std::bad_alloc.
 void StartDumpTriggers(const DefaultOptions& options, void (*write_output)());
 
 }  // namespace hbmprof::internal

@@ -34,16 +34,10 @@ void ForEachUsedDevice(const Profiler& profiler, const Visit& visit) {
 
 }  // namespace
 
-std::string ProcessName() {
-  std::string name = ReadProcFile("/proc/self/comm");
-  if (!name.empty() && name.back() == '\n') name.pop_back();
-  return name;
-}
-
 std::string LiveStats(int64_t seconds) {
   Profiler& profiler = Profiler::Default();
   ProcessState state;
-  state.name = ProcessName();
+  state.name = NameInProc("self");
   state.seconds = seconds;
   state.tracking = profiler.enabled();
   if (ProfilerAccess::HasImpl(profiler)) state.tags = ProfilerAccess::ImplOf(profiler).names.tags.All();

@@ -13,9 +13,6 @@
 
 namespace hbmprof::internal {
 
-// Returns the name of this process: /proc/self/comm.
-std::string ProcessName();
-
 // Returns StatsJson (src/export/stats_json.h) of a new snapshot. `seconds`: since the control channel was started.
 // Throws std::bad_alloc.
 std::string LiveStats(int64_t seconds);

@@ -30,7 +30,11 @@ namespace hbmprof::internal {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
+// A wait for the write of a profile ends after kMaxWait. At the end of the process it begins anew, for kMaxEnd in all,
+// if the thread that writes has used kLeastProgress of processor time: one that only waits or polls uses less.
 constexpr int64_t kMaxWait = 5 * kSecond;
+constexpr int64_t kMaxEnd = 30 * kSecond;
+constexpr int64_t kLeastProgress = kSecond / 10;
 constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
 // How long, and in which steps, a signal is delayed because its thread may hold a lock that the exit writer needs.
 constexpr int64_t kMaxDelay = kSecond;
@@ -53,16 +57,22 @@ std::atomic<int64_t> first_delay{0};     // when a signal was first delayed: nan
 static_assert(sizeof(completed) == sizeof(uint32_t) && std::atomic<uint32_t>::is_always_lock_free);
 
 // The end of this process. A forked child has an end of its own.
-std::atomic<int64_t> ending{0};        // twice the id of the process whose end has begun, plus 1 if it is by exit
-std::atomic<int64_t> end_deadline{0};  // the time until which the threads that end the process wait
+std::atomic<int64_t> ending{0};       // twice the id of the process whose end has begun, plus 1 if it is by exit
+std::atomic<int64_t> end_begin{0};    // the time when it began
+std::atomic<pid_t> stuck_process{0};  // the process in which a thread saw no progress for kMaxWait
 std::atomic<void*> context_at_exit{nullptr};  // of the first thread in exit
 std::atomic<pid_t> ended_process{0};          // the process in which write_at_end has returned
+std::atomic<clockid_t> writing_clock{-1};     // the processor time of the thread in write_at_end; -1: not known
 
 bool HasThread() { return thread_process.load() == getpid(); }
 bool IsEnding() { return ending.load() / 2 == getpid(); }
 
 // Returns whether write_at_end has returned, or has taken too long.
-bool IsEnded() { return ended_process.load() == getpid() || (IsEnding() && MonotonicNanos() >= end_deadline.load()); }
+bool IsEnded() {
+  const pid_t process = getpid();
+  return ended_process.load() == process || stuck_process.load() == process ||
+         (IsEnding() && MonotonicNanos() >= end_begin.load() + kMaxEnd);
+}
 
 void Complete() {
   completed.fetch_add(1);
@@ -70,6 +80,7 @@ void Complete() {
 }
 
 void* WriteAtEnd(void*) {
+  if (clockid_t own = -1; pthread_getcpuclockid(pthread_self(), &own) == 0) writing_clock.store(own);
   const bool is_exit = ending.load() % 2 != 0;
   end_functions.load()->write_at_end({is_exit, is_exit ? context_at_exit.load() : nullptr});
   ended_process.store(getpid());
@@ -113,6 +124,24 @@ void WaitUntil(int64_t deadline, const IsDone& is_done) {
   }
 }
 
+// Returns 0 if the thread has not begun.
+int64_t WritingNanos() {
+  timespec time = {};
+  clock_gettime(writing_clock.load(), &time);
+  return time.tv_sec * kSecond + time.tv_nsec;
+}
+
+// Waits until write_at_end has returned, or has taken too long.
+void AwaitEnd() {
+  for (int64_t before = WritingNanos(); !IsEnded();) {
+    const int64_t step_end = MonotonicNanos() + kMaxWait;
+    WaitUntil(std::min(step_end, end_begin.load() + kMaxEnd), [] { return IsEnded(); });
+    const int64_t used = WritingNanos();
+    if (used - before < kLeastProgress && MonotonicNanos() >= step_end) stuck_process.store(getpid());
+    before = used;
+  }
+}
+
 // Requests a write, and waits until it is completed, until the profile at the end is written, or for five seconds.
 void RequestWrite(Write write) {
   wanted_writes.fetch_or(write);
@@ -126,7 +155,7 @@ bool BeginEnd(bool is_exit) {
   const int64_t own = int64_t{2} * getpid();
   int64_t before = ending.load();
   if (before / 2 == getpid()) return false;
-  end_deadline.store(MonotonicNanos() + kMaxWait);
+  end_begin.store(MonotonicNanos());
   return ending.compare_exchange_strong(before, own + (is_exit ? 1 : 0));
 }
 
@@ -141,7 +170,7 @@ void EndByExit() {
     context_at_exit.store(driver->context());
   }
   if (!BeginEnd(/*is_exit=*/true)) {
-    WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+    AwaitEnd();
     sleep(1);
     return;
   }
@@ -152,15 +181,12 @@ void EndByExit() {
     PrintMessage("hbmprof: no profile at exit: the stack is small and no thread can be started");
     ended_process.store(getpid());
   }
-  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  AwaitEnd();
   if (ended_process.load() != getpid()) {
-    PrintMessage("hbmprof: the process ends before its profile or recording is complete: writing took over 5 seconds");
+    PrintMessage(
+        "hbmprof: the process ends before its profile or recording is complete: no progress for 5 seconds, or 30 in "
+        "all; HBMPROF_OUTPUT_INTERVAL=60 (hbmprof run --interval 60) also writes profiles before");
   }
-}
-
-// Returns whether the thread may hold a lock that the exit writer needs.
-bool MayHoldLock() {
-  return thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || thread_state.mutexes != 0;
 }
 
 // Makes the exit writer send the signal to the process again a little later, or after the profile at the end, if it is
@@ -188,7 +214,10 @@ void EndBySignal(int number, siginfo_t* info, void*) {
   // it sends the signal with tgkill.
   const bool can_return = is_sent && !(number == SIGABRT && info->si_code == SI_TKILL);
   const bool has_writer = HasThread() && !IsEnded();
-  if (can_return && has_writer && MayHoldLock() && Delay(number)) return;
+  // The exit writer may need a lock that this thread holds.
+  const bool may_hold_lock =
+      thread_state.inside || thread_state.calls != 0 || thread_state.probes != 0 || thread_state.mutexes != 0;
+  if (can_return && has_writer && may_hold_lock && Delay(number)) return;
   if (can_return && getpid() == kFirstProcess) {
     // Without this handler, the kernel would ignore the signal.
     first_delay.store(0);
@@ -238,6 +267,8 @@ void StartInChild() {
 
 void SetEndFunctions(const EndFunctions& functions) { end_functions.store(&functions); }
 
+void ProfileIsWritten() { writing_clock.store(-1); }
+
 void WriteAtExit() {
   if (!is_registered.exchange(true)) std::atexit(&EndByExit);
 }
@@ -266,7 +297,7 @@ void WriteByExitWriter() {
   const KeptErrno kept_errno;
   BeginEnd(/*is_exit=*/false);
   sem_post(&requested);
-  WaitUntil(end_deadline.load(), [] { return IsEnded(); });
+  AwaitEnd();
 }
 
 void HandleOwnSignal(int number) {

@@ -2,7 +2,8 @@
 //
 // The code that writes a profile may not run in a signal handler, and it may wait for a device or a disk that does not
 // answer. So it runs in a thread of hbmprof. The thread of the program that ends the process waits until the profile is
-// written, for five seconds at most. Then it continues as it does without hbmprof.
+// written: for five seconds, and for 30 seconds while the thread of hbmprof uses the processor, as on a loaded machine.
+// Then it continues as it does without hbmprof.
 #ifndef HBMPROF_SRC_API_OUTPUT_EXIT_WRITER_H_
 #define HBMPROF_SRC_API_OUTPUT_EXIT_WRITER_H_
 
@@ -23,6 +24,9 @@ struct EndFunctions {
 };
 // `functions` must stay valid, and must be set before the calls of the functions below.
 void SetEndFunctions(const EndFunctions& functions);
+
+// Called in write_at_end when the profile is written: what follows gets no more time than the present wait.
+void ProfileIsWritten();
 
 // Registers an exit handler that lets a thread call write_at_end. If that cannot be started, the thread that calls exit
 // calls write_at_end, without a time limit. Only the first call has an effect. A process that is off (fork.h) calls
@@ -57,9 +61,9 @@ void WriteBeforeOlderExitHandlers();
 // effect.
 void WriteAtEveryEnd();
 
-// Requests the profile from the thread, and waits until it is written, for five seconds at most after the first end of
-// this process has begun. Does nothing if this process has no such thread. Async-signal-safe. Does not change errno.
-// Signal handlers, quick_exit and _exit call it.
+// Requests the profile from the thread, and waits until it is written, with these limits after the first end of this
+// process has begun. Does nothing if this process has no such thread. Async-signal-safe. Does not change errno. Signal
+// handlers, quick_exit and _exit call it.
 void WriteByExitWriter();
 
 // Called before the process or the thread sends this signal to itself. If WriteAtEveryEnd handles the signal, and it

@@ -196,19 +196,19 @@ std::optional<uint32_t> DeviceIn(const Snapshot& snapshot, std::string_view name
   return std::nullopt;
 }
 
-// Returns the name of the process; "" if it is not known.
-std::string NameOfProcess(int64_t pid) {
-  std::string name = ReadProcFile(("/proc/" + std::to_string(pid) + "/comm").c_str());
-  if (!name.empty() && name.back() == '\n') name.pop_back();
-  return name;
-}
-
 // Returns the part of a report that needs a snapshot. Throws std::bad_alloc.
 std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, const DefaultOptions& options) {
   const ScopedMark mark(std::string(kReportMark).append(failure.call));
   Snapshot snapshot = profiler.TakeSnapshot();
-  snapshot.warnings.push_back(
-      std::string("Out of memory on ").append(failure.device).append(": ").append(JudgeOutOfMemory(failure).text));
+  std::string request;
+  if (!failure.stack.empty()) {
+    snapshot.stacks.push_back({failure.stack, false});
+    request = "requested by " +
+              OutOfMemoryStack(snapshot, static_cast<uint32_t>(snapshot.stacks.size() - 1), &ElfSymbolizer());
+    snapshot.stacks.pop_back();
+  }
+  snapshot.warnings.push_back("Out of memory on " + OutOfMemoryTitle(failure) + (request.empty() ? "" : ", ") +
+                              request + ": " + JudgeOutOfMemory(failure).text);
   std::shared_ptr<const LastProfile> before;
   {
     LastProfileSlot& slot = last_profile.Get();
@@ -222,9 +222,10 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
       return found != before->end() ? found->second : 0;
     };
   }
-  std::string text;
+  std::string text = request.empty() ? "" : "  " + request + "\n";
   if (const std::optional<uint32_t> device = DeviceIn(snapshot, failure.device)) {
-    text = OutOfMemoryKindsAndProcesses(snapshot, *device, &NameOfProcess);
+    text +=
+        OutOfMemoryKindsAndProcesses(snapshot, *device, [](int64_t pid) { return NameInProc(std::to_string(pid)); });
     text += OutOfMemoryHolders(snapshot, *device, failure.space, &ElfSymbolizer(), bytes_before);
   }
   return text + WriteProfileInTime(snapshot, failure.device, options);
@@ -251,6 +252,7 @@ void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device
   failure.requested = Clamped(failed.bytes);
   failure.pool_limit = Clamped(failed.pool_limit);
   failure.pool_in_use = Clamped(failed.pool_in_use);
+  failure.is_trimmed = failed.is_trimmed;
   std::string name = failed.device.empty() ? DeviceName(profiler, device) : std::string(failed.device);
   if (name.empty()) name = "unknown";  // nothing was recorded on any device
   failure.device = name;
@@ -270,9 +272,15 @@ void Report(OutOfMemory failure, const FailedAllocation& failed, DeviceId device
 void PrintNoReport() { PrintMessage("hbmprof: out of device memory, and the host has no memory to report it"); }
 
 // Throws std::bad_alloc.
-void ReportWithEnoughStack(const FailedAllocation& failed, DeviceId device, Profiler& profiler, int64_t unreported,
-                           const DefaultOptions& options) {
+void ReportWithEnoughStack(const FailedAllocation& failed, const Caller& caller, DeviceId device, Profiler& profiler,
+                           int64_t unreported, const DefaultOptions& options) {
   OutOfMemory failure;
+  {
+    ProfilerImpl& impl = ProfilerAccess::ImplOf(profiler);
+    const ReentryGuard guard;
+    const SiteId site = guard.entered() ? impl.SiteOfFailure(caller, device, failed.space) : kNoSite;
+    if (site != kNoSite) failure.stack = SiteTable::PcsOf(*impl.sites().At(site).stack);
+  }
   failure.stats = profiler.Stats(device, failed.space);  // the device's numbers are those of the thread's context
   failure.tags = ThreadTags();
   const auto report = [&] {
@@ -306,7 +314,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
 [[gnu::noinline]] bool ReportOutOfMemory(const FailedAllocation& failure, Profiler& profiler) noexcept {
   const Caller caller = Caller::OfThisFunction();
   thread_local bool reporting = false;
-  // A failure is an event. (Those of a joined profiler are events of the injected library.)
+  // A failure is an event. (That of a profiler that uses the injected library is an event of that one.)
   if (reporting || !profiler.enabled() || !internal::BeginEvent()) return false;
   const internal::KeptErrno kept_errno;
   const internal::NoCancellation no_cancellation;
@@ -328,7 +336,7 @@ void RememberProfile(const Snapshot& snapshot) noexcept {
     } else if (internal::MayReport(device, &unreported)) {
       const DefaultOptions options = Profiler::OptionsOfDefault();
       is_reported = options.oom_report;
-      if (is_reported) internal::ReportWithEnoughStack(failure, device, profiler, unreported, options);
+      if (is_reported) internal::ReportWithEnoughStack(failure, caller, device, profiler, unreported, options);
     }
   } catch (const std::exception&) {
     internal::PrintNoReport();

@@ -33,6 +33,10 @@
 #include "src/core/tables/tags.h"
 #include "src/export/device_stats.h"
 
+using hbmprof::Attributes;
+using hbmprof::Caller;
+using hbmprof::Pool;
+using hbmprof::Profiler;
 using hbmprof::internal::DeviceNumber;
 using hbmprof::internal::HasBytes;
 using hbmprof::internal::IsDevice;
@@ -138,7 +142,7 @@ hbmprof_options FromEnvironment() {
 template <typename Find>
 int NumberOf(const Find& find) try {
   if (!hbmprof::internal::ReentryGuard().entered()) return -1;
-  return static_cast<int>(find(hbmprof::Profiler::Default()));
+  return static_cast<int>(find(Profiler::Default()));
 } catch (const std::bad_alloc&) {
   return -1;
 }
@@ -153,7 +157,7 @@ int OrdinalOf(const char* name) {
 
 std::vector<hbmprof::Snapshot::Device> DevicesNow() {
   using hbmprof::internal::SnapshotParts;
-  return hbmprof::internal::SnapshotOf(hbmprof::Profiler::Default(), SnapshotParts::kDevices).devices;
+  return hbmprof::internal::SnapshotOf(Profiler::Default(), SnapshotParts::kDevices).devices;
 }
 
 }  // namespace
@@ -177,7 +181,7 @@ hbmprof::DeviceId hbmprof::internal::DeviceNumber(int device) {
   return DeviceId(id_plus_one - 1);
 }
 
-hbmprof::Attributes hbmprof::internal::ToAttributes(const hbmprof_attributes* given) {
+Attributes hbmprof::internal::ToAttributes(const hbmprof_attributes* given) {
   hbmprof_attributes all = {};
   if (given != nullptr) all = Overlay(all, given);
   Attributes attributes;
@@ -225,26 +229,23 @@ int hbmprof_init(const hbmprof_options* options) try {
   chosen.second = all.second;
 #include "src/api/public/options.inc"
   chosen.unwinder = hbmprof::Unwinder(all.unwinder);
-  const absl::Status made = hbmprof::Profiler::InitDefault(chosen);
+  const absl::Status made = Profiler::InitDefault(chosen);
   return Status(absl::Status(made.code(), absl::StrReplaceAll(made.message(), {{"Profiler::InitDefault", __func__}})));
 } catch (const std::bad_alloc&) {
   return NoHostMemory(__func__);
 }
 
 void hbmprof_set_enabled(int enabled) {
-  WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.SetEnabled(enabled != 0);
-    return true;
-  });
+  WithDefault([&](Profiler& profiler) { profiler.SetEnabled(enabled != 0); });
 }
 
 int hbmprof_enabled(void) {
-  return WithDefault([](const hbmprof::Profiler& profiler) { return profiler.enabled(); });
+  return WithDefault([](const Profiler& profiler) { return profiler.enabled(); });
 }
 
 int hbmprof_device(const char* name) {
   if (const int ordinal = OrdinalOf(name); ordinal >= 0) return ordinal;
-  const int number = NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Device(name); });
+  const int number = NumberOf([&](Profiler& profiler) { return profiler.Device(name); });
   return number < 0 ? number : kFirstNamed + number;
 }
 
@@ -281,7 +282,7 @@ int hbmprof_device_name(int device, char* name, size_t capacity) try {
 }
 
 int hbmprof_allocator(const char* name) {
-  return NumberOf([&](hbmprof::Profiler& profiler) { return profiler.Allocator(name); });
+  return NumberOf([&](Profiler& profiler) { return profiler.Allocator(name); });
 }
 
 const void* hbmprof_handle(int name_space, uint64_t handle) try {
@@ -303,87 +304,75 @@ const void* hbmprof_handle(int name_space, uint64_t handle) try {
 
 // Each function that captures a stack is not inlined, so that the stack begins at its caller.
 
-[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) try {
-  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  hbmprof::Profiler& profiler = hbmprof::Profiler::Default();
-  if (!profiler.enabled()) return 0;
-  hbmprof::Attributes attributes;
-  attributes.device = DeviceNumber(device);
-  return profiler.RecordAllocFrom(caller, ptr, bytes, attributes) ? 1 : 0;
-} catch (const std::bad_alloc&) {  // the host has no memory for the profiler
-  return 0;
+[[gnu::noinline]] int hbmprof_record_alloc(const void* ptr, size_t bytes, int device) {
+  const Caller caller = Caller::OfThisFunction();
+  return WithDefault([&](Profiler& profiler) {
+    return profiler.enabled() && profiler.RecordAllocFrom(caller, ptr, bytes, {DeviceNumber(device)});
+  });
 }
 
 [[gnu::noinline]] int hbmprof_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {
-  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithAttributes(attributes, /*is_allocation=*/true,
-                        [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-                          return profiler.RecordAllocFrom(caller, ptr, bytes, with);
-                        });
+  const Caller caller = Caller::OfThisFunction();
+  return WithAttributes(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Attributes& with) {
+    return profiler.RecordAllocFrom(caller, ptr, bytes, with);
+  });
 }
 
 int hbmprof_record_alloc_stack(const void* ptr, size_t bytes, const hbmprof_attributes* attributes,
                                const uintptr_t* return_addresses, size_t count) {
   if (return_addresses == nullptr || count == 0) return hbmprof_record_alloc_with(ptr, bytes, attributes);
-  return WithAttributes(
-      attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Attributes& with) {
-        return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
-      });
+  return WithAttributes(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Attributes& with) {
+    return profiler.RecordAllocFrom(hbmprof::internal::CallerOfStack(return_addresses, count), ptr, bytes, with);
+  });
 }
 
 [[gnu::noinline]] int hbmprof_record_segment(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
-  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithPool(attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  const Caller caller = Caller::OfThisFunction();
+  return WithPool(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Pool& pool) {
     return profiler.RecordSegmentFrom(caller, pool, address, bytes);
   });
 }
 
 [[gnu::noinline]] int hbmprof_record_block(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
-  const hbmprof::Caller caller = hbmprof::Caller::OfThisFunction();
-  return WithPool(attributes, /*is_allocation=*/true, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  const Caller caller = Caller::OfThisFunction();
+  return WithPool(attributes, /*is_allocation=*/true, [&](Profiler& profiler, const Pool& pool) {
     return profiler.RecordBlockFrom(caller, pool, address, bytes);
   });
 }
 
 int hbmprof_record_free(const void* ptr) {
-  return WithDefault([&](hbmprof::Profiler& profiler) { return profiler.RecordFree(ptr).has_value(); });
+  return WithDefault([&](Profiler& profiler) { return profiler.RecordFree(ptr).has_value(); });
 }
 
 int hbmprof_record_segment_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
     return profiler.RecordSegmentFree(pool, address).has_value();
   });
 }
 
 int hbmprof_record_block_free(const void* address, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
     return profiler.RecordBlockFree(pool, address).has_value();
   });
 }
 
 void hbmprof_record_refused_free(void) {
-  WithDefault([](hbmprof::Profiler& profiler) {
-    profiler.RecordRefusedFree();
-    return true;
-  });
+  WithDefault([](Profiler& profiler) { profiler.RecordRefusedFree(); });
 }
 
 int hbmprof_record_resize(const void* ptr, size_t bytes) {
-  return WithDefault([&](hbmprof::Profiler& profiler) { return static_cast<bool>(profiler.RecordResize(ptr, bytes)); });
+  return WithDefault([&](Profiler& profiler) { return profiler.RecordResize(ptr, bytes); });
 }
 
 int hbmprof_record_block_resize(const void* address, size_t bytes, const hbmprof_attributes* attributes) {
-  return WithPool(attributes, /*is_allocation=*/false, [&](hbmprof::Profiler& profiler, const hbmprof::Pool& pool) {
-    return static_cast<bool>(profiler.RecordBlockResize(pool, address, bytes));
+  return WithPool(attributes, /*is_allocation=*/false, [&](Profiler& profiler, const Pool& pool) {
+    return profiler.RecordBlockResize(pool, address, bytes);
   });
 }
 
 void hbmprof_drop_device(int device) {
   if (!IsDevice(device)) return;
-  WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.DropDevice(DeviceNumber(device));
-    return true;
-  });
+  WithDefault([&](Profiler& profiler) { profiler.DropDevice(DeviceNumber(device)); });
 }
 
 void hbmprof_tag_push(const char* key, const char* value) {
@@ -425,8 +414,7 @@ static int GetStats(const char* function, int device, int space, hbmprof_stats* 
     return InvalidArgument(function, "space " + std::to_string(space) + " is not one of enum hbmprof_space");
   }
   if (hbmprof::internal::IsOff()) return Fail(absl::FailedPreconditionError(hbmprof::internal::kOffText));
-  const hbmprof::DeviceStats of_device =
-      hbmprof::Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
+  const hbmprof::DeviceStats of_device = Profiler::Default().Stats(DeviceNumber(device), hbmprof::MemorySpace(space));
   const auto known = [](std::optional<int64_t> value) { return value.value_or(HBMPROF_NOT_KNOWN); };
   hbmprof_stats all = {};
 #define HBMPROF_NUMBER(name, ...) all.name = known(of_device.name);
@@ -453,7 +441,7 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
     return InvalidArgument(__func__, "stats is null or its struct_size is not set");
   }
   if (hbmprof::internal::IsOff()) return Fail(absl::FailedPreconditionError(hbmprof::internal::kOffText));
-  const hbmprof::TrackerStats of_tracker = hbmprof::Profiler::Default().GetTrackerStats();
+  const hbmprof::TrackerStats of_tracker = Profiler::Default().GetTrackerStats();
   hbmprof_tracker_stats all = {};
 #define HBMPROF_NUMBER(name) all.name = of_tracker.name;
   HBMPROF_TRACKER_STATS(HBMPROF_NUMBER)
@@ -466,10 +454,7 @@ int hbmprof_get_tracker_stats(hbmprof_tracker_stats* stats) try {
 
 void hbmprof_reset_peak(int device) {
   if (!IsDevice(device)) return;
-  WithDefault([&](hbmprof::Profiler& profiler) {
-    profiler.ResetPeak(DeviceNumber(device));
-    return true;
-  });
+  WithDefault([&](Profiler& profiler) { profiler.ResetPeak(DeviceNumber(device)); });
 }
 
 [[gnu::noinline]] int hbmprof_report_out_of_memory(const char* call, int64_t bytes, int device, int space) try {

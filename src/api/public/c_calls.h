@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <new>
+#include <type_traits>
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/c_api.h"
@@ -25,10 +26,16 @@ DeviceId DeviceNumber(int device);
 // If `given` is null, all attributes are zero.
 Attributes ToAttributes(const hbmprof_attributes* given);
 
-// Calls use(profiler) and returns its result: 1 for true. Returns 0 if the host has no memory for the profiler.
+// Calls use(profiler) and returns its result: 1 for true, or if it has none. Returns 0 if the host has no memory for
+// the profiler.
 template <typename Use>
 int WithDefault(const Use& use) try {
-  return use(Profiler::Default()) ? 1 : 0;
+  if constexpr (std::is_void_v<decltype(use(Profiler::Default()))>) {
+    use(Profiler::Default());
+    return 1;
+  } else {
+    return use(Profiler::Default()) ? 1 : 0;
+  }
 } catch (const std::bad_alloc&) {
   return 0;
 }

@@ -37,6 +37,7 @@
 #include "src/core/run_environment.h"
 #include "src/core/snapshot_builder.h"
 #include "src/recording/recorder/recorder.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof {
 namespace {
@@ -133,12 +134,13 @@ void EndOtherFiles() {
   internal::StopRecordingAtExit();
 }
 
-// The profile comes first, because the process waits for five seconds at most, and StopRecordingAtExit can take ten on
-// a disk that hangs. A recording that is not stopped has all events but those of about the last 0.1 seconds.
+// The profile comes first, because the process waits for five seconds if nothing goes on, and StopRecordingAtExit can
+// take ten on a disk that hangs. A recording that is not stopped has all events but those of the last 0.1 seconds.
 void EndProcess(const internal::ProcessEnd& end) {
   internal::RemoveControlSocket();
   const internal::ProbeLimit limit(end.context);
   WriteLastProfile(end);
+  internal::ProfileIsWritten();
   EndOtherFiles();
 }
 
@@ -223,8 +225,9 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
 }
 
 // Returns null if the thread is inside the tracker. That happens while this function runs: an operator new that
-// records, or a signal handler, can call it again on the same thread.
-DefaultProfiler* MakeFromEnvironment() {
+// records, or a signal handler, can call it again on the same thread. Does not change errno.
+[[gnu::noinline, gnu::cold]] DefaultProfiler* MakeFromEnvironment() {
+  const internal::KeptErrno kept_errno;
   const internal::NoCancellation no_cancellation;
   const internal::ReentryGuard guard;
   if (!guard.entered()) return nullptr;
@@ -264,12 +267,10 @@ DefaultProfiler* MakeFromEnvironment() {
 }
 
 // Returns null in the same case as MakeFromEnvironment, and in a process that is off. Does not change errno.
-DefaultProfiler* FindOrMake() {
+[[gnu::always_inline]] inline DefaultProfiler* FindOrMake() {
   if (internal::IsOff()) return nullptr;
   DefaultProfiler* const found = default_profiler.load(std::memory_order_acquire);
-  if (found != nullptr) return found;
-  const internal::KeptErrno kept_errno;
-  return MakeFromEnvironment();
+  return __builtin_expect(static_cast<int64_t>(found != nullptr), 1) != 0 ? found : MakeFromEnvironment();
 }
 
 absl::Status MadeAlready() {
@@ -307,7 +308,7 @@ void internal::KeepStateForExit() {
   void* const context = driver == nullptr ? nullptr : driver->context();
   const auto keep = [context] {
     const ProbeLimit limit(context);
-    const ScopedMark mark("end of Python");
+    const ScopedMark mark(kPythonEndMark);
     kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
   };
   // Without host memory or stack, the profile shows what is in use later.

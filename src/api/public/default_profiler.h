@@ -23,13 +23,13 @@ void SetOutputVariable(const char* name);
 absl::Status ValidateOptions(const DefaultOptions& options);
 
 // Prints the lines of OptionsFromEnvironment about bad variables. Only the first call with such lines prints them.
-// Prints nothing in a program that has joined the injected library, which has printed them.
+// Prints nothing in a program that uses the injected library, which has printed them.
 void PrintOptionProblems(const std::vector<std::string>& problems);
 
 // Starts what the options of Profiler::Default() require: the threads for output_on_signals (exit_writer.h), for the
 // triggers (dump_triggers.h) and for socket_dir (control_server.h), the recording and the flight recorder
-// (recording.h). An injected library calls it with the first tracked allocation, and when a linked library joins it; a
-// linked library that joins none calls it when it makes Profiler::Default(). Only the first call has an effect. Does
+// (recording.h). An injected library calls it with the first tracked allocation, and when a linked library uses it; a
+// linked library that uses none calls it when it makes Profiler::Default(). Only the first call has an effect. Does
 // not change errno.
 void StartThreads();
 

@@ -7,10 +7,11 @@
 #include <type_traits>
 #include <utility>
 
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "src/api/public/default_profiler.h"
+#include "src/base/cut_text.h"
 #include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
@@ -75,7 +76,7 @@ class Environment {
 
   static void ReadText(const char* name, std::string* result) {
     const std::string_view value = Value(name);
-    *result = value == "off" ? "" : std::string(value);
+    *result = absl::EqualsIgnoreCase({value.data(), value.size()}, "off") ? "" : std::string(value);
   }
 
   template <typename Number>
@@ -87,13 +88,12 @@ class Environment {
 
   void ReadSwitch(const char* name, bool* result) {
     const std::string_view value = Value(name);
-    bool is_on = value == "on";
-    const bool is_known = is_on || value == "off" || absl::SimpleAtob({value.data(), value.size()}, &is_on);
-    if (is_known) {
-      *result = is_on;
-    } else if (!value.empty()) {
-      Complain(name, value, "0 (off, false, no) or 1 (on, true, yes)", *result ? "1" : "0");
-    }
+    if (value.empty()) return;
+    const absl::string_view text(value.data(), value.size());
+    *result = absl::EqualsIgnoreCase(text, "on");
+    if (*result || absl::EqualsIgnoreCase(text, "off") || absl::SimpleAtob(text, result)) return;
+    *result = false;  // so that a word that was meant to turn hbmprof off does so
+    Complain(name, value, "0 (off, false, no) or 1 (on, true, yes)", "0");
   }
 
   template <typename First, typename Second>
@@ -157,13 +157,7 @@ class Environment {
   }
 
  private:
-  static std::string Printable(std::string_view text) {
-    std::string shown(text.substr(0, 200));
-    for (char& byte : shown) {
-      if (absl::ascii_iscntrl(static_cast<unsigned char>(byte))) byte = '?';
-    }
-    return shown;
-  }
+  static std::string Printable(std::string_view text) { return internal::Printable(text.substr(0, 200)); }
 
   template <typename Number>
   static bool Parse(std::string_view value, const Range<Number>& range, Number* result) {

@@ -54,8 +54,8 @@ absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   });
 }
 
-// Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it has
-// not joined another one.
+// Returns the implementation of the profiler of this process, or an error with the name of the caller. REQUIRES: it
+// does not use the injected library.
 absl::StatusOr<ProfilerImpl*> OwnProfiler(const char* caller) {
   Profiler& profiler = Profiler::Default();
   if (!profiler.enabled()) return absl::FailedPreconditionError(std::string(caller) + ": the profiler is off");
@@ -172,7 +172,7 @@ void AppendToLog(const std::string& log, const std::string& lines) {
 void StartRecordingOfOptions(const DefaultOptions& options) {
   const bool has_flight = options.flight_events > 0 || options.flight_seconds > 0;
   if (options.record.empty() && !has_flight) return;
-  // If the program has joined the injected library, the injected library starts the recording: it reads the same
+  // If the program uses the injected library, the injected library starts the recording: it reads the same
   // variables.
   if (InjectedOfDefault() != nullptr) return;
   const absl::StatusOr<ProfilerImpl*> profiler = OwnProfiler("StartRecording");
