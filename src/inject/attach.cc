@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -37,10 +38,8 @@
 #include "src/capture/given_stack.h"
 #include "src/capture/python/named_frames.h"
 #include "src/core/snapshot_builder.h"
-#include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"
-#include "src/inject/frameworks/tensorflow_blocks.h"
-#include "src/inject/frameworks/torch_blocks.h"
+#include "src/inject/frameworks/frameworks.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/report_hooks.h"
 #include "src/protocol/control.h"
@@ -172,17 +171,10 @@ void RestoreReportReferences() {
   }
 }
 
-// Makes the options those of this process.
-AttachCode TakeOptions(const char* options) {
-  const size_t bytes = strnlen(options, kMaxAttachOptionBytes);
-  if (bytes == kMaxAttachOptionBytes) return kAttachOptionsTooLong;
-  return ReplaceOptions(options, bytes) ? kAttached : kAttachNoMemory;
-}
-
 // Starts the control channel if the options want one. Returns false if it cannot be started. Throws std::bad_alloc.
 bool HasControlChannel() {
   const char* const directory = OptionText(kControlDirectoryVariable);
-  if (directory == nullptr || *directory == '\0' || std::strcmp(directory, "off") == 0) return true;
+  if (directory == nullptr || *directory == '\0' || strcasecmp(directory, "off") == 0) return true;
   const absl::Status status = StartControlServer(directory);
   if (!status.ok()) PrintMessage("hbmprof: ", {status.message().data(), status.message().size()});
   return status.ok();
@@ -223,7 +215,9 @@ AttachCode Attach(const char* options) {
   ClearLinkerError();
   if (form != kAttached) return form;
   if (options != nullptr && process == 0) {
-    if (const AttachCode code = TakeOptions(options); code != kAttached) return code;
+    const size_t bytes = strnlen(options, kMaxAttachOptionBytes);
+    if (bytes == kMaxAttachOptionBytes) return kAttachOptionsTooLong;
+    if (!ReplaceOptions(options, bytes)) return kAttachNoMemory;
   }
   if (!BeginEvent()) return kAttachForkedChild;
   // Before the profiler is made, so that a process without the channel writes no profile.
@@ -257,10 +251,15 @@ AttachCode Attach(const char* options) {
   return kAttached;
 }
 
-// Moves from the state `from` to kChanging. Returns false if the state is another one.
-bool Begin(State from) { return state.compare_exchange_strong(from, State::kChanging); }
-
-AttachCode WhyNot(AttachCode otherwise) { return state.load() == State::kChanging ? kAttachBusy : otherwise; }
+// Moves from the state `from` to kChanging, and returns kAttached. If that is not possible, returns why; `otherwise` if
+// another state is the reason.
+AttachCode Begin(State from, AttachCode otherwise) {
+  if (!WasLoadedLate()) return kAttachPreloaded;
+  if (SharesParentsMemory()) return kAttachParentsMemory;
+  if (process != 0 && process != getpid()) return kAttachForkedChild;
+  if (state.compare_exchange_strong(from, State::kChanging)) return kAttached;
+  return from == State::kChanging ? kAttachBusy : otherwise;
+}
 
 }  // namespace
 
@@ -284,11 +283,8 @@ extern "C" {
 [[gnu::visibility("default")]] int hbmprof_attach(const char* options) {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const NoCancellation no_cancellation;
-  if (!WasLoadedLate()) return kAttachPreloaded;
-  if (SharesParentsMemory()) return kAttachParentsMemory;
-  if (process != 0 && process != getpid()) return kAttachForkedChild;
-  if (!Begin(State::kDetached)) return WhyNot(kAttachedAlready);
-  AttachCode code = kAttachNoMemory;
+  AttachCode code = Begin(State::kDetached, kAttachedAlready);
+  if (code != kAttached) return code;
   if (!TryRun([&] { code = Attach(options); })) code = kAttachNoMemory;
   state.store(code == kAttached ? State::kAttached : State::kDetached);
   return code;
@@ -299,10 +295,7 @@ extern "C" {
 [[gnu::visibility("default")]] int hbmprof_detach() {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const NoCancellation no_cancellation;
-  if (!WasLoadedLate()) return kAttachPreloaded;
-  if (SharesParentsMemory()) return kAttachParentsMemory;
-  if (process != 0 && process != getpid()) return kAttachForkedChild;
-  if (!Begin(State::kAttached)) return WhyNot(kNotAttached);
+  if (const AttachCode code = Begin(State::kAttached, kNotAttached); code != kAttached) return code;
   RestoreSlots();
   RestoreReportReferences();
   static_cast<void>(TryRun([] { SetTracking(false); }));

@@ -1,4 +1,4 @@
-# libhbmprof_cuda.so, for LD_PRELOAD: the profiler and the driver's wrapped calls.
+# libhbmprof_cuda.so, for LD_PRELOAD and OPENCL_LAYERS: the profiler, the driver's wrapped calls, and the OpenCL layer.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
   message(STATUS "hbmprof: the injected CUDA library is for x86-64 and aarch64 Linux only, so it is not built")
   return()
@@ -17,6 +17,14 @@ set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
+# The OpenCL layer needs Khronos's headers.
+find_path(HBMPROF_OPENCL_INCLUDE_DIR CL/cl_layer.h)
+if(HBMPROF_OPENCL_INCLUDE_DIR)
+  set(_opencl ${PROJECT_SOURCE_DIR}/src/backends/opencl/layer.cc)
+  list(APPEND _exports clDeinitLayer clGetLayerInfo clInitLayer clInitLayerWithProperties hbmprof_opencl_layer)
+else()
+  message(STATUS "hbmprof: CL/cl_layer.h is not found (Debian: opencl-headers), so `hbmprof run` will not record OpenCL")
+endif()
 foreach(_line IN LISTS _lines)
   string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
   list(APPEND _exports ${_name})
@@ -85,6 +93,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   frameworks/tensorflow_blocks.cc
   frameworks/torch_blocks.cc
   ${_c_api}
+  ${_opencl}
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
   ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc

@@ -10,15 +10,14 @@
 #include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
+#include "src/backends/opencl/layer.h"
 #include "src/base/fork.h"
+#include "src/base/no_cancellation.h"
 #include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
-#include "src/inject/attach_warnings.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
-#include "src/inject/frameworks/tensorflow_blocks.h"
-#include "src/inject/frameworks/torch_blocks.h"
 #include "src/inject/linker/deep_bind.h"
 
 namespace hbmprof::internal {
@@ -44,7 +43,7 @@ void CudaTrackingStarts() {
   });
 }
 
-void CudaCallIsTracked() { KeepStateAtPythonEnd(); }
+void CudaMemoryEnds() { KeepStateAtPythonEnd(); }
 
 void CudaProfilerCalled(bool starts) {
   const CaptureChoice* const ranges = ChosenRanges();
@@ -63,4 +62,22 @@ void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller)
   ReportOutOfMemory(failure);
 }
 
+namespace {
+
+Profiler* OpenclProfiler() {
+  static std::atomic<bool> has_joined{false};
+  if (!BeginEvent()) return nullptr;
+  if (!has_joined.load(std::memory_order_acquire)) {
+    const NoCancellation no_cancellation;
+    hbmprof_injected_join();
+    has_joined.store(true, std::memory_order_release);
+  }
+  CudaMemoryEnds();
+  Profiler& profiler = Profiler::Default();
+  return profiler.enabled() ? &profiler : nullptr;
+}
+
+[[gnu::constructor]] void RecordOpencl() { opencl_profiler.store(&OpenclProfiler, std::memory_order_release); }
+
+}  // namespace
 }  // namespace hbmprof::internal

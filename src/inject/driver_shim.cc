@@ -10,8 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <type_traits>
 
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
@@ -32,14 +30,13 @@
 namespace hbmprof::internal::cuda_driver {
 namespace {
 
-#define CALL(name, parameters, arguments, action) using Type_##name = CUresult parameters;
+#define CALL(name, parameters, arguments, role) using Type_##name = CUresult parameters;
 #include "src/backends/cuda/driver/driver_calls.inc"
 
 }  // namespace
 
 extern "C" {
-#define CALL(name, parameters, arguments, action) \
-  [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
+#define CALL(name, parameters, arguments, role) [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
 #include "src/backends/cuda/driver/driver_calls.inc"
 }
 
@@ -47,7 +44,7 @@ namespace {
 
 // By Entry.
 void* const kWrappers[] = {
-#define CALL(name, parameters, arguments, action) reinterpret_cast<void*>(&name),
+#define CALL(name, parameters, arguments, role) reinterpret_cast<void*>(&name),
 #include "src/backends/cuda/driver/driver_calls.inc"
 };
 
@@ -89,7 +86,6 @@ CudaDriverAdapter* Tracker() {
     static_cast<void>(TryRun([] { Profiler::Default().RecordDropped(0); }));
   }
   if (tracker == nullptr) return nullptr;
-  CudaCallIsTracked();
   if (is_new) CudaTrackingStarts();
   return &tracker->adapter;
 }
@@ -108,128 +104,88 @@ CUresult ProfilerCalled(const Call& call, bool starts) {
   return result;
 }
 
-// Returns the bytes that a wrapped call requests: its second argument, or for pitched memory the width times the
-// height. Returns nullopt for calls whose second argument is neither.
-template <typename... Arguments>
-std::optional<size_t> RequestedBytes(const Arguments&... arguments) {
-  const std::tuple<const Arguments&...> all(arguments...);
-  if constexpr (sizeof...(Arguments) >= 2) {
-    using Second = std::decay_t<decltype(std::get<1>(all))>;
-    if constexpr (std::is_same_v<Second, size_t>) return std::get<1>(all);
-    if constexpr (std::is_same_v<Second, size_t*>) return CudaPitchedBytes(std::get<2>(all), std::get<3>(all));
-  }
-  return std::nullopt;
-}
-
-// The pool that a wrapped call allocates from. `limit` and `in_use` have no value if the pool has no limit, or if the
-// driver does not report its bytes in use.
-struct PoolFigures {
-  std::optional<int> device;         // no value: the call does not use a pool that the program has created on a device
-  std::optional<MemorySpace> space;  // no value: the call does not use a pool that the program has created
-  std::optional<size_t> limit;
-  std::optional<size_t> in_use;
+// What a wrapped call requests, as its row says.
+struct Request {
+  size_t bytes = 0;  // 0: not known
+  MemorySpace space = MemorySpace::kDevice;
+  int device = -1;        // -1: the current one
+  Handle pool = nullptr;  // null: none that the program has created
 };
 
-template <typename... Arguments>
-PoolFigures PoolOf(const Arguments&... arguments) {
-  PoolFigures figures;
-  // The arguments of cuMemAllocFromPoolAsync.
-  if constexpr (std::is_same_v<std::tuple<Arguments...>, std::tuple<CUdeviceptr*, size_t, Handle, Handle>>) {
-    const Handle pool = std::get<2>(std::tie(arguments...));
-    CudaDriverAdapter* const tracker = Tracker();
-    if (tracker == nullptr) return figures;
-    tracker->VisitPool(pool, [&](const CudaPool& created) {
-      figures.space = created.space;
-      if (created.device >= 0) figures.device = created.device;
-      uint64_t used = 0;
-      if (created.limit == 0 || query::cuMemPoolGetAttribute(pool, kPoolUsedCurrent, &used) != kSuccess) return;
-      figures.limit = created.limit;
-      figures.in_use = used;
-    });
-  }
-  return figures;
-}
-
-// Returns the device of a wrapped call: for physical memory the device in its properties, else the current device.
-template <typename... Arguments>
-int DeviceOf(const Arguments&... arguments) {
-  int device = CudaDriverInProcess().CurrentDevice();
-  [[maybe_unused]] const auto look_at = [&](const auto& argument) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
-      if (const int located = DeviceOfLocation(argument->location); located >= 0) device = located;
-    }
-  };
-  (look_at(arguments), ...);
-  return device;
-}
-
-// Returns whether a wrapped call requests physical memory on the host.
-template <typename... Arguments>
-bool RequestsHostMemory(const Arguments&... arguments) {
-  [[maybe_unused]] const auto is_on_host = [](const auto& argument) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, const MemAllocationProp*>) {
-      return IsOnHost(argument->location);
-    }
-    return false;
-  };
-  return (is_on_host(arguments) || ...);
-}
-
-MemorySpace SpaceOfCall(std::string_view name) {
-  if (name.find("Host") != std::string_view::npos) return MemorySpace::kPinnedHost;
-  return name.find("Managed") != std::string_view::npos ? MemorySpace::kManaged : MemorySpace::kDevice;
-}
-
 // Reports a wrapped call that has failed with kErrorOutOfMemory.
-template <typename... Arguments>
-void ReportFailure(const Caller& caller, std::string_view name, const Arguments&... arguments) {
+[[gnu::noinline, gnu::cold]] void ReportFailure(const Caller& caller, std::string_view name, Request request) {
   const bool is_reported = TryRun([&] {
-    const PoolFigures pool = PoolOf(arguments...);
-    const int ordinal = pool.device.value_or(DeviceOf(arguments...));
-    const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
-    // Sets the probe of the device if this is its first allocation.
-    if (CudaDriverAdapter* const tracker = Tracker()) tracker->Device(ordinal);
-    const MemorySpace space =
-        RequestsHostMemory(arguments...) ? MemorySpace::kPinnedHost : pool.space.value_or(SpaceOfCall(name));
-    CudaAllocationFailed({name, RequestedBytes(arguments...), device, space, pool.limit, pool.in_use}, caller);
+    // No value if the pool has no limit, or if the driver does not report its bytes in use.
+    std::optional<size_t> limit;
+    std::optional<size_t> in_use;
+    if (request.device < 0) request.device = CudaDriverInProcess().CurrentDevice();
+    if (CudaDriverAdapter* const tracker = Tracker()) {
+      tracker->VisitPool(request.pool, [&](const CudaPool& created) {
+        request.space = created.space;
+        if (created.device >= 0) request.device = created.device;
+        uint64_t used = 0;
+        if (created.limit == 0 || query::cuMemPoolGetAttribute(request.pool, kPoolUsedCurrent, &used) != kSuccess) {
+          return;
+        }
+        limit = created.limit;
+        in_use = used;
+      });
+      tracker->Device(request.device);  // sets the probe of the device if this is its first allocation
+    }
+    const std::optional<size_t> bytes = request.bytes == 0 ? std::nullopt : std::optional(request.bytes);
+    const std::string device = request.device < 0 ? "unknown" : CudaDeviceName(request.device);
+    CudaAllocationFailed({name, bytes, device, request.space, limit, in_use}, caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }
 
 }  // namespace
 
-// `call` is called once, outside of all code that can fail: see CallThenRecord and RemoveThenCall.
-#define TRACK(...)                                             \
-  [&] {                                                        \
-    CudaDriverAdapter* const tracker = Tracker();              \
-    return tracker == nullptr ? call() : tracker->__VA_ARGS__; \
+// Each role is what the wrapper returns, and the fields of a Request, if its calls request memory. `call` is called
+// once, outside of all code that can fail: see RemoveThenCall.
+#define TRACK(step, ...)                                               \
+  [&] {                                                                \
+    CudaDriverAdapter* const tracker = Tracker();                      \
+    return tracker == nullptr ? call() : (step, tracker->__VA_ARGS__); \
   }()
-#define ALLOCATE(id, bytes, kind) \
-  TRACK(Allocate(caller, call, [&] { return CudaDriverAdapter::Buffer(id, bytes, MemoryKind::kind); }))
-#define REPORT(name, arguments) \
-  std::apply([&](const auto&... all) { ReportFailure(caller, #name, all...); }, std::tie arguments)
-#define LOAD(id) TRACK(Load(caller, call, [&] { return id; }))
+#define OTHER(...) TRACK(void(), __VA_ARGS__)
+#define END(...) TRACK(CudaMemoryEnds(), __VA_ARGS__)
+#define ALLOCATE_AS(id, requested, bytes, kind)                              \
+  OTHER(Allocate(caller, call,                                               \
+                 [&] {                                                       \
+                   return CudaBuffer{BufferId(id), bytes, MemoryKind::kind}; \
+                 })),                                                        \
+      requested, SpaceOf(MemoryKind::kind)
+#define ALLOCATE(id, bytes, kind) ALLOCATE_AS(id, bytes, bytes, kind)
+#define ALLOCATE_ASYNC(ptr, bytes, pool, stream, per_thread_default) \
+  OTHER(AllocateAsync(caller, call, ptr, bytes, {stream, per_thread_default})), bytes, MemorySpace::kDevice, -1, pool
+#define CREATE(handle, bytes, properties)                                               \
+  OTHER(CreatePhysical(caller, call, handle, bytes, properties)), bytes,                \
+      IsOnHost(properties->location) ? MemorySpace::kPinnedHost : MemorySpace::kDevice, \
+      DeviceOfLocation(properties->location)
+#define MAP(address, bytes, handle) OTHER(Map(caller, call, address, bytes, handle)), bytes
+#define LOAD(id) OTHER(Load(caller, call, [&] { return id; }))
+#define FREE(id) END(Free(BufferId(id), call))
+#define LOOKUP(function) HandOutWrapper(call, function)
+#define PROFILE(starts) ProfilerCalled(call, starts)
 
 extern "C" {
-#define CALL(name, parameters, arguments, action)                                           \
-  CUresult name parameters {                                                                \
-    const Caller here = Caller::OfThisFunction();                                           \
-    auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name)); \
-    if (driver_function == nullptr) return kErrorNotFound;                                  \
-    const auto call = [&]() -> CUresult { return driver_function arguments; };              \
-    const TrackedCudaCall tracked(here);                                                    \
-    if (!tracked.outermost()) return call();                                                \
-    [[maybe_unused]] const Caller& caller = tracked.caller();                               \
-    const CUresult result = action;                                                         \
-    if (result == kErrorOutOfMemory && !IsOff()) REPORT(name, arguments);                   \
-    return result;                                                                          \
+#define CALL(name, parameters, arguments, role) WRAPPER(name, parameters, arguments, role)
+#define WRAPPER(name, parameters, arguments, action, ...)                                     \
+  CUresult name parameters {                                                                  \
+    const Caller here = Caller::OfThisFunction();                                             \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name));   \
+    if (driver_function == nullptr) return kErrorNotFound;                                    \
+    const auto call = [&]() -> CUresult { return driver_function arguments; };                \
+    const TrackedCudaCall tracked(here);                                                      \
+    if (!tracked.outermost()) return call();                                                  \
+    [[maybe_unused]] const Caller& caller = tracked.caller();                                 \
+    const CUresult result = action;                                                           \
+    if (result == kErrorOutOfMemory && !IsOff()) ReportFailure(caller, #name, {__VA_ARGS__}); \
+    return result;                                                                            \
   }
 #include "src/backends/cuda/driver/driver_calls.inc"
 }
-#undef REPORT
-#undef LOAD
-#undef ALLOCATE
-#undef TRACK
 
 }  // namespace hbmprof::internal::cuda_driver
 
@@ -308,7 +264,7 @@ extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visi
   const auto has = [&](const char* name) {
     return library != nullptr && hbmprof::internal::FindSymbol(library, name) != nullptr;
   };
-#define CALL(name, parameters, arguments, action) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
+#define CALL(name, parameters, arguments, role) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
 #define NOT_WRAPPED(name, why) \
   has(#name) ? visit(#name, "passed through", why, argument) : visit(#name, "absent", "", argument);
 #include "src/backends/cuda/driver/driver_calls.inc"

@@ -14,6 +14,7 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
+#include "hbmprof/snapshot.h"
 
 namespace hbmprof::internal {
 
@@ -21,10 +22,10 @@ class CudaMemoryFromBefore;
 
 // Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
 // Profiler::Default(), possibly in several threads at the same time, CudaTrackingStarts once, after that, and
-// CudaCallIsTracked in each tracked call.
+// CudaMemoryEnds in each tracked call that ends memory, before its records end; OpenCL's layer calls it for each event.
 void PrepareCudaTracking();
 void CudaTrackingStarts();
-void CudaCallIsTracked();
+void CudaMemoryEnds();
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
 // wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
 void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);
@@ -45,6 +46,9 @@ bool AdoptCudaMemoryFromBefore(uint64_t address);
 void FollowCudaCalls(bool follow);
 // Returns the number of outermost tracked calls that have ended, modulo 2^32.
 uint32_t EndedCudaCalls();
+
+// Adds the warning that nothing is recorded although hbmprof is attached (attach.cc). Throws std::bad_alloc.
+void AddAttachWarnings(Snapshot* snapshot);
 
 // Returns the wrapper of the driver's function `name`, null if that is not wrapped.
 void* CudaWrapperByName(std::string_view name);

@@ -29,8 +29,7 @@
 #include "src/core/tables/site_table.h"
 #include "src/inject/driver_shim.h"
 #include "src/inject/frameworks/driver_blocks.h"
-#include "src/inject/frameworks/tensorflow_blocks.h"
-#include "src/inject/frameworks/torch_blocks.h"
+#include "src/inject/frameworks/frameworks.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -150,13 +149,18 @@ bool IsCountedByDriver(BufferId id, const Attributes& attributes) {
   return id.is_handle() && SpaceOf(attributes.kind) == MemorySpace::kDevice && Impl().probes.Has(attributes.device);
 }
 
+// REQUIRES: !IsOff().
+DriverBlock RecordNewBlock(const Caller& caller, const Pool& pool, uint64_t address, uint64_t bytes,
+                           const Pool& around) {
+  bool is_live = false;
+  if (Impl().RecordBlock(caller, pool, BufferId(address), bytes, &around, &is_live)) return DriverBlock::kRecorded;
+  return is_live ? DriverBlock::kLive : DriverBlock::kDropped;
+}
+
 }  // namespace
 
 DriverBlock RecordKnownDriverBlock(const Caller& caller, const Pool& pool, uint64_t address, uint64_t bytes) {
-  if (IsOff()) return DriverBlock::kDropped;
-  if (Impl().FindBlock(pool, BufferId(address)).has_value()) return DriverBlock::kLive;
-  return Impl().RecordBlock(caller, pool, BufferId(address), bytes, &pool) ? DriverBlock::kRecorded
-                                                                           : DriverBlock::kDropped;
+  return IsOff() ? DriverBlock::kDropped : RecordNewBlock(caller, pool, address, bytes, pool);
 }
 
 DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t bytes, AllocatorId allocator,
@@ -173,10 +177,7 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
     if (!around.has_value()) around = pool;
     at = memory->found.last + 1;
   } while (at - address < bytes);
-  const Pool own = {around->device, allocator};
-  if (Impl().FindBlock(own, BufferId(address)).has_value()) return DriverBlock::kLive;
-  return Impl().RecordBlock(caller, own, BufferId(address), bytes, &*around) ? DriverBlock::kRecorded
-                                                                             : DriverBlock::kDropped;
+  return RecordNewBlock(caller, {around->device, allocator}, address, bytes, *around);
 }
 
 std::optional<DeviceId> DeviceOfDriverSegment(uint64_t address) {
@@ -242,10 +243,7 @@ int hbmprof_injected_exit_profile(uint8_t** bytes, size_t* size) try {
 }
 
 void hbmprof_injected_record_dropped(size_t bytes) {
-  WithDefault([&](Profiler& profiler) {
-    profiler.RecordDropped(bytes);
-    return true;
-  });
+  WithDefault([&](Profiler& profiler) { profiler.RecordDropped(bytes); });
 }
 
 int hbmprof_injected_record_alloc_with(const void* ptr, size_t bytes, const hbmprof_attributes* attributes) {

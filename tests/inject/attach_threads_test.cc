@@ -7,8 +7,7 @@
 
 #include "gtest/gtest.h"
 #include "src/inject/driver_shim.h"
-#include "src/inject/frameworks/tensorflow_blocks.h"
-#include "src/inject/frameworks/torch_blocks.h"
+#include "src/inject/frameworks/frameworks.h"
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/report_hooks.h"
 
@@ -19,7 +18,7 @@ namespace hbmprof::internal {
 
 void PrepareCudaTracking() {}
 void CudaTrackingStarts() {}
-void CudaCallIsTracked() {}
+void CudaMemoryEnds() {}
 void CudaMemoryUnmaps(uint64_t, size_t) {}
 void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
 void CudaProfilerCalled(bool) {}

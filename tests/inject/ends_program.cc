@@ -342,6 +342,13 @@ void HangInWrite() {
   });
 }
 
+// As on a loaded machine, the write takes long and goes on.
+void WriteSlowly() {
+  in_write.store([] {
+    for (const time_t start = time(nullptr); time(nullptr) < start + 8;) continue;
+  });
+}
+
 // Waits until the end of this process has begun: the library then removes its socket.
 void AwaitEnd() {
   const char* const folder = std::getenv("HBMPROF_SOCKET_DIR");
@@ -542,6 +549,7 @@ void EndAs(const std::string& how) {
   if (how == "return_in_write") ReturnInWrite();
   if (how == "exit_in_write") ExitInWrite();
   if (how == "return_while_disk_hangs") HangInWrite();
+  if (how == "return_while_write_is_slow") WriteSlowly();
   if (how == "return_while_recording_hangs") recording_hangs.store(true);
   if (how == "second_term") SecondTerm();
 #if defined(LINKS_HBMPROF)

@@ -230,7 +230,8 @@ TEST_P(OutOfMemoryTest, IsReportedForEachDevice) {
   EXPECT_EQ(run.out, "held\ndone\n");
   EXPECT_THAT(run.err, MatchesRegex("hbmprof: out of memory on GPU:0: cuMemAlloc_v2 of 3.00 GiB failed\n"
                                     "  verdict    the request of 3.00 GiB is larger than the device, which has 1.00 "
-                                    "GiB\\.\n(.*\n)*.*HoldMemory (< .*)?< main\n"
+                                    "GiB\\.\n(.*\n)*"
+                                    "  requested by .*RequestTooMuch < .*\n(.*\n)*.*HoldMemory (< .*)?< main\n"
                                     "  profile    .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
                                     "  more       hbmprof top .*/hbmprof\\.oom\\.[0-9]+\\.0\\.pb\\.gz\n"
                                     "hbmprof: out of memory on GPU:1: cuMemCreate of 3.00 GiB failed\n(.*\n)*"));
@@ -320,7 +321,8 @@ INSTANTIATE_TEST_SUITE_P(Ends, FirstProcessTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "linked" : "injected"; });
 
 constexpr char kIncomplete[] =
-    "hbmprof: the process ends before its profile or recording is complete: writing took over 5 seconds\n";
+    "hbmprof: the process ends before its profile or recording is complete: no progress for 5 seconds, or 30 in all; "
+    "HBMPROF_OUTPUT_INTERVAL=60 (hbmprof run --interval 60) also writes profiles before\n";
 
 TEST_F(EndsTest, ProfileIsWrittenEvenIfTheRecordingHangs) {
   for (const char* const how : {"term_while_recording_hangs", "return_while_recording_hangs"}) {
@@ -340,6 +342,14 @@ TEST_F(EndsTest, DiskThatHangsDelaysTheEndOnly) {
     EXPECT_EQ(run.err, kIncomplete);
   }
   ExpectProfiles(0);
+}
+
+// Failed before: the profile was lost after five seconds.
+TEST_F(EndsTest, WriteThatMakesProgressGetsMoreTime) {
+  const CommandResult run = RunInjected("return_while_write_is_slow");
+  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.err, "");
+  ExpectProfiles(1);
 }
 
 // A probe of the program never returns, or the driver: another thread is stuck in it with its lock held.

@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <random>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,6 +53,7 @@ class Torch final : public Pool {
     REQUIRE(allocator_ != nullptr);
     Call<void(void*, int)>(native + "4initE")(allocator_, devices);
     alloc_ = Call<void*(void*, size_t)>(native + "9raw_allocE");
+    alloc_on_stream_ = Call<void*(void*, size_t, uint64_t)>(native + "21raw_alloc_with_streamE");
     free_ = Call<void(void*, void*)>(native + "10raw_deleteE");
     stats_ = Call<void(void*, void*, int)>(native + "14getDeviceStatsE");
     limit_ = Call<void(void*, double, int)>(native + "17setMemoryFractionE");
@@ -61,6 +64,7 @@ class Torch final : public Pool {
   }
 
   void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
+  void* AllocateOn(uint64_t stream, size_t bytes) const { return alloc_on_stream_(allocator_, bytes, stream); }
   void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
   // Limits PyTorch's allocator to this part of the memory of device 0.
@@ -73,15 +77,20 @@ class Torch final : public Pool {
   // Prints the totals of the allocator and of the driver for each device.
   void PrintTotals() const {
     for (int device = 0; device < fake_cuda_device_count(); ++device) {
-      // DeviceStats begins with arrays of three Stat; a Stat is {current, peak, allocated, freed}, the first of three
-      // that of all pools.
-      int64_t stats[1024] = {};
-      stats_(stats, allocator_, device);
-      const auto current = [&](int array) { return static_cast<long long>(stats[array * 3 * 4]); };
-      const size_t context = fake_cuda_context_active(device) != 0 ? fake_cuda_context_bytes() : 0;
-      std::printf("device %d: blocks %lld allocated %lld reserved %lld driver %lld\n", device, current(0), current(4),
-                  current(5), static_cast<long long>(fake_cuda_bytes_in_use(device) - context));
+      std::printf("device %d: blocks %lld allocated %lld reserved %lld driver %lld\n", device, Statistic(device, 0),
+                  Statistic(device, 4), Statistic(device, 5),
+                  static_cast<long long>(fake_cuda_bytes_in_use(device) - ContextBytes(device)));
     }
+  }
+  // DeviceStats begins with arrays of three Stat: blocks, segments, active, inactive, allocated and reserved bytes. A
+  // Stat is {current, peak, allocated, freed}, the first of three that of all pools.
+  long long Statistic(int device, int array, int number = 0) const {
+    int64_t stats[1024] = {};
+    stats_(stats, allocator_, device);
+    return stats[array * 3 * 4 + number];
+  }
+  static size_t ContextBytes(int device) {
+    return fake_cuda_context_active(device) != 0 ? fake_cuda_context_bytes() : 0;
   }
 
  private:
@@ -113,6 +122,7 @@ class Torch final : public Pool {
   std::map<std::string, uintptr_t> functions_;
   void* allocator_ = nullptr;
   void* (*alloc_)(void*, size_t) = nullptr;
+  void* (*alloc_on_stream_)(void*, size_t, uint64_t) = nullptr;
   void (*free_)(void*, void*) = nullptr;
   void (*stats_)(void*, void*, int) = nullptr;
   void (*limit_)(void*, double, int) = nullptr;
@@ -139,6 +149,90 @@ void Retry(const Torch& torch) {
   REQUIRE(large != nullptr);
   torch.Free(large);
   torch.EmptyCache();
+}
+
+// Allocates on stream 0 and on another one, and empties the cache, with few sizes that are equal. Prints what
+// write_torch_snapshot.py makes a snapshot of, and the peaks.
+void PrintTrace(const Torch& torch, uint64_t second_stream) {
+  struct Held {
+    void* block;
+    size_t bytes;
+    uint64_t stream;
+  };
+  std::mt19937 random(7);
+  std::vector<Held> live;
+  long long reserved = torch.Statistic(0, 5);
+  int time = 0;
+  const char* separator = "";
+  const auto print = [&](const char* action, const Held& one) {
+    std::printf(
+        "%s{\"action\": \"%s\", \"addr\": %llu, \"size\": %zu, \"stream\": %llu, \"time_us\": %d, "
+        "\"context\": null}",
+        separator, action, reinterpret_cast<unsigned long long>(one.block), one.bytes,
+        static_cast<unsigned long long>(one.stream), ++time);
+    separator = ", ";
+  };
+  // The allocator takes and returns whole segments. A new one begins with the block that needs it. Where an expandable
+  // one is mapped is not known here: the pieces have other addresses then.
+  const char* const settings = std::getenv("PYTORCH_CUDA_ALLOC_CONF");
+  const bool is_expandable = settings != nullptr && std::strstr(settings, "expandable") != nullptr;
+  std::vector<Held> segments;
+  // Segments that the allocator has returned.
+  const auto print_returned = [&] {
+    std::vector<Held> kept;
+    auto top = static_cast<size_t>(torch.Statistic(0, 5));  // of the pieces
+    reserved = 0;
+    for (const Held& segment : segments) {
+      fake_cuda_block found = {};
+      fake_cuda_find(segment.block, &found);
+      const bool is_there = found.base == reinterpret_cast<uintptr_t>(segment.block) && found.bytes == segment.bytes;
+      const size_t left = is_expandable ? std::min(top, segment.bytes) : is_there ? segment.bytes : 0;
+      top -= left;
+      reserved += static_cast<long long>(left);
+      if (left > 0) kept.push_back({segment.block, left, 0});
+      if (left == segment.bytes) continue;
+      print("segment_free", {static_cast<char*>(segment.block) + left, segment.bytes - left, 0});
+    }
+    segments = kept;
+  };
+  // A new segment, for which others may have been returned.
+  const auto print_growth = [&](void* block) {
+    if (torch.Statistic(0, 5) == reserved) return;
+    print_returned();
+    const long long change = torch.Statistic(0, 5) - reserved;
+    void* const begin = is_expandable ? reinterpret_cast<void*>((1LL << 40) + reserved) : block;
+    segments.push_back({begin, static_cast<size_t>(change), 0});
+    print("segment_alloc", segments.back());
+    reserved += change;
+  };
+  const auto free_one = [&](size_t i) {
+    torch.Free(live[i].block);
+    print("free_requested", live[i]);
+    print("free_completed", live[i]);
+    live[i] = live.back();
+    live.pop_back();
+  };
+  std::printf("{\"segments\": [], \"sites\": [], \"device_traces\": [[");
+  for (int i = 0; i < 4000; ++i) {
+    if (i % 700 == 699) {
+      torch.EmptyCache();
+      print_returned();
+    } else if (live.empty() || (live.size() < 60 && random() % 100 < 55)) {
+      const uint64_t stream = random() % 5 == 0 ? second_stream : 0;
+      const size_t most = random() % 2 == 0 ? 900 << 10 : random() % 8 == 0 ? 300 * kMiB : 40 * kMiB;
+      const size_t bytes = random() % most + 1;
+      live.push_back({torch.AllocateOn(stream, bytes), bytes, stream});
+      print_growth(live.back().block);
+      print("alloc", live.back());
+    } else {
+      free_one(random() % live.size());
+    }
+  }
+  const long long peaks[] = {torch.Statistic(0, 4, 1), torch.Statistic(0, 5, 1)};
+  while (!live.empty()) free_one(live.size() - 1);
+  torch.EmptyCache();
+  print_returned();
+  std::printf("]], \"stats\": {\"allocated_peak\": %lld, \"reserved_peak\": %lld}}\n", peaks[0], peaks[1]);
 }
 
 void RunOut(const Torch& torch) {
@@ -220,6 +314,8 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   if (name == "two_devices") Random(torch, 2);
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
+  if (name == "trace") return PrintTrace(torch, 0x7000);
+  if (name == "trace_one_stream") return PrintTrace(torch, 0);
   if (name == "run_out") RunOut(torch);
   if (name == "limit") {
     torch.SetLimit(0.25);

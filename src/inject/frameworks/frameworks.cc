@@ -50,13 +50,17 @@ bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot) {
 }
 
 void AddXlaWarning(Snapshot* snapshot) {
-  for (const Snapshot::Module& module : snapshot->modules) {
-    if (FileName(module.path).rfind("libhbmprof_pjrt.so", 0) == 0) return;
-  }
   if (!HasSegmentsFrom("xla_cuda_plugin", *snapshot)) return;
-  snapshot->warnings.push_back(
-      "XLA allocates device memory in advance, so the arrays of JAX are not shown; libhbmprof_pjrt.so shows them "
-      "(docs/pjrt.md)");
+  bool has_plugin = false;
+  for (const Snapshot::Module& module : snapshot->modules) {
+    has_plugin = has_plugin || FileName(module.path).rfind("libhbmprof_pjrt.so", 0) == 0;
+  }
+  snapshot->warnings.emplace_back(
+      has_plugin
+          ? "XLA allocates device memory in advance; libhbmprof_pjrt.so has recorded the arrays of JAX in it: set "
+            "HBMPROF_OUTPUT=FILE for their profile"
+          : "XLA allocates device memory in advance, so the arrays of JAX are not shown; "
+            "hbmprof.use_with_jax(\"cuda\") before the import of jax shows them (docs/pjrt.md)");
 }
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,6 @@
-// Functions for the records of all frameworks whose allocators report their blocks (report_hooks.h).
+// The frameworks whose allocators report their blocks (report_hooks.h): PyTorch (torch_blocks.cc) and TensorFlow
+// (tensorflow_blocks.cc). The blocks become blocks of the driver's memory. If the reports contradict each other, or
+// PyTorch's own total of a device, only the driver's memory is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 #define HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 
@@ -7,8 +9,12 @@
 #include <string_view>
 
 #include "hbmprof/allocation.h"
+#include "hbmprof/caller.h"
+#include "hbmprof/out_of_memory.h"
+#include "hbmprof/profiler.h"
 #include "hbmprof/snapshot.h"
 #include "src/api/public/default_profiler.h"
+#include "src/base/try_run.h"
 #include "src/capture/python/python_frames.h"
 
 namespace hbmprof::internal {
@@ -28,6 +34,12 @@ class FrameworkLabel {
 // Whether the frameworks' reports are used. Set before the first tracked call of the driver, which comes before the
 // first report of a block of device memory.
 inline std::atomic<bool> uses_reports{false};
+
+// Returns whether the profiler is enabled; false if the host has no memory for it.
+inline bool IsProfilerEnabled() {
+  bool is_enabled = false;
+  return TryRun([&] { is_enabled = Profiler::Default().enabled(); }) && is_enabled;
+}
 
 // Called before a free is recorded. The first call while the Python interpreter ends takes the snapshot for the profile
 // at exit, which so shows what the program held: the interpreter destroys the program's variables, and so frees their
@@ -52,7 +64,22 @@ CallFrom IsCallFrom(std::string_view library, std::string_view file);
 // the driver. Stream-ordered memory does not count, because it does not belong to the frameworks' own allocators.
 bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot);
 
-// Adds a warning if XLA has allocated memory with the driver, unless hbmprof's plugin records its arrays.
+// Call these before the reports are hooked in a process that hbmprof is attached to: there can be blocks that were not
+// seen. They have no records, and their frees are not errors.
+void TorchMayHaveBlocks();
+void TensorflowMayHaveBlocks();
+
+// Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
+// PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
+// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error. A later failure of the thread
+// replaces the earlier one.
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
+
+// Add a warning for each device whose blocks are not shown, and one if the framework allocates device memory but
+// reports nothing. The first one also adds one for PyTorch's out-of-memory errors.
+void AddTorchWarnings(Snapshot* snapshot);
+void AddTensorflowWarnings(Snapshot* snapshot);
+// Adds a warning if XLA has allocated memory with the driver. It says what shows the arrays.
 void AddXlaWarning(Snapshot* snapshot);
 
 }  // namespace hbmprof::internal

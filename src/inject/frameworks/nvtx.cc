@@ -5,9 +5,11 @@
 // a wide text (wchar_t) has neither a label nor a capture range.
 //
 // Environment: HBMPROF_NVTX=innermost|outermost|path|none selects the ranges that the label names.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <string_view>
 
 #include "src/api/control/capture_range.h"
@@ -178,13 +180,11 @@ void ReadEnvironment() {
   if (has_read_environment.test_and_set()) return;
   const char* const value = OptionText("HBMPROF_NVTX");
   const std::string_view name = Text(value);
-  if (name == "outermost") {
-    shown.store(Shown::kOutermost, std::memory_order_relaxed);
-  } else if (name == "path") {
-    shown.store(Shown::kPath, std::memory_order_relaxed);
-  } else if (name == "none") {
-    shown.store(Shown::kNone, std::memory_order_relaxed);
-  } else if (!name.empty() && name != "innermost") {
+  constexpr std::string_view kNames[] = {"innermost", "outermost", "path", "none"};  // by Shown
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), name);
+  if (found != std::end(kNames)) {
+    shown.store(static_cast<Shown>(found - kNames), std::memory_order_relaxed);
+  } else if (!name.empty()) {
     PrintMessage("hbmprof: HBMPROF_NVTX='", value, "' is not innermost, outermost, path or none; using innermost");
   }
 }

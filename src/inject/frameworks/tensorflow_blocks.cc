@@ -1,5 +1,4 @@
-#include "src/inject/frameworks/tensorflow_blocks.h"
-
+// TensorFlow's blocks: what its allocator reports (report_hooks.h).
 #include <stdlib.h>
 
 #include <atomic>
@@ -11,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
 #include "src/base/fork.h"
-#include "src/base/try_run.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/linker/report_hooks.h"
@@ -94,10 +92,7 @@ void TensorflowReportsMemory(std::string_view event, uint64_t address, int64_t r
                              const Caller& caller) {
   if (!uses_reports.load(std::memory_order_acquire) || IsOff()) return;
   if (!has_report.load(std::memory_order_relaxed)) has_report.store(true, std::memory_order_relaxed);
-  // Default() throws if the host has no memory for the profiler.
-  if (!TryRun([] { Profiler::Default(); })) return;
-  if (!Profiler::Default().enabled()) return;
-  if (!IsShown()) return;
+  if (!IsProfilerEnabled() || !IsShown()) return;
   const bool is_possible = address != 0 && requested >= 0 && requested <= bytes;
   if (is_possible && event == "MemoryAllocation") return HandedOut(caller, address, bytes);
   if (is_possible && event == "MemoryDeallocation") return TakenBack(address, bytes);

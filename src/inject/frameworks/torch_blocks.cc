@@ -1,5 +1,4 @@
-#include "src/inject/frameworks/torch_blocks.h"
-
+// PyTorch's blocks: what its allocator reports (report_hooks.h).
 #include <dlfcn.h>
 #include <link.h>
 #include <stdlib.h>
@@ -16,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "hbmprof/profiler.h"
+#include "src/base/bytes_text.h"
 #include "src/base/per_thread.h"
 #include "src/base/try_run.h"
 #include "src/capture/capture.h"
@@ -101,15 +101,19 @@ void HandedOut(Device& device, const Caller& caller, uint64_t address, int64_t b
   std::optional<DeviceId> id = device.Id();
   const auto difference = [&] { return reserved - ReservedBytes({*id, label.Get()}); };
   const int64_t least = device.least_difference.load(std::memory_order_relaxed);
+  int64_t now = id.has_value() ? difference() : INT64_MAX;
   const auto size = static_cast<uint64_t>(bytes);
   DriverBlock block;
-  if (id.has_value() && difference() <= least) {
+  if (now <= least) {
     block = RecordKnownDriverBlock(caller, {*id, label.Get()}, address, size);
   } else {
     block = RecordDriverBlock(caller, address, size, label.Get(), &id);
-    if (id.has_value()) device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
+    if (id.has_value()) {
+      device.id.store(static_cast<int>(*id), std::memory_order_relaxed);
+      now = difference();
+    }
   }
-  if (id.has_value()) device.least_difference.store(std::min(least, difference()), std::memory_order_relaxed);
+  if (now < least) device.least_difference.store(now, std::memory_order_relaxed);
   if (block == DriverBlock::kLive) Refuse(device, kLiveTwice);
   if (block == DriverBlock::kDropped || block == DriverBlock::kOutside) {
     device.has_dropped.store(true, std::memory_order_relaxed);
@@ -147,9 +151,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
     return;
   }
   Device& device = devices[torch_device.index];
-  // Default() throws if the host has no memory for the profiler.
-  if (!TryRun([] { Profiler::Default(); }) || !Profiler::Default().enabled()) return;
-  if (!device.IsShown()) return;
+  if (!IsProfilerEnabled() || !device.IsShown()) return;
   if (device.has_earlier.load(std::memory_order_acquire)) {
     device.has_earlier.store(false, std::memory_order_relaxed);
     device.live_bytes.store(static_cast<int64_t>(total_allocated) - bytes, std::memory_order_relaxed);
@@ -183,13 +185,13 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   LeftFailure& failure = found == nullptr ? none : *found;
   switch (std::exchange(failure.state, LeftFailure::State::kNone)) {
     case LeftFailure::State::kLeft:
-      ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice});
+      ReportOutOfMemory({failure.call, failure.bytes, failure.device, MemorySpace::kDevice, {}, {}, true});
       return;
     case LeftFailure::State::kNone: {
       // No call of the driver has failed: the limit that the program has set for PyTorch is reached.
       char name[16];
       std::snprintf(name, sizeof(name), "GPU:%d", torch_device.index);
-      ReportOutOfMemory({"CUDACachingAllocator", static_cast<size_t>(bytes), name, MemorySpace::kDevice});
+      ReportOutOfMemory({"CUDACachingAllocator", static_cast<size_t>(bytes), name, MemorySpace::kDevice, {}, {}, true});
       return;
     }
     case LeftFailure::State::kReported:
@@ -229,6 +231,7 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
 
 void AddTorchWarnings(Snapshot* snapshot) {
   std::vector<std::string>& warnings = snapshot->warnings;
+  const auto bytes = [](const auto& number) { return BytesText(number.load(std::memory_order_relaxed)); };
   for (int i = 0; i < kMaxTorchDevices; ++i) {
     const Device& device = devices[i];
     if (const char* const reason = device.refusal.load(std::memory_order_acquire)) {
@@ -236,10 +239,9 @@ void AddTorchWarnings(Snapshot* snapshot) {
     }
     if (const int64_t failures = device.failures.load(std::memory_order_acquire); failures > 0) {
       warnings.push_back(absl::StrCat("PyTorch ran out of memory on GPU:", i, ", ", failures,
-                                      failures == 1 ? " time" : " times", "; the last request was ",
-                                      device.requested.load(std::memory_order_relaxed), " bytes, with ",
-                                      device.allocated.load(std::memory_order_relaxed), " bytes allocated and ",
-                                      device.reserved.load(std::memory_order_relaxed), " bytes reserved"));
+                                      failures == 1 ? " time" : " times", "; the last one for a tensor of ",
+                                      bytes(device.requested), " (it requests whole segments from the driver), with ",
+                                      bytes(device.allocated), " allocated and ", bytes(device.reserved), " reserved"));
     }
   }
   if (has_unknown_device.load(std::memory_order_relaxed)) {

@@ -35,6 +35,8 @@
 #include "src/inject/linker/deep_bind.h"
 #include "src/inject/linker/jump_stub.h"
 
+using namespace hbmprof::internal;  // NOLINT
+
 extern "C" {
 
 using DlsymFunction = void*(void* handle, const char* name);
@@ -74,17 +76,16 @@ static void FindNextFunctions() {
 extern "C++" bool hbmprof::internal::HideLackingFunctions() {
   static std::atomic<bool> is_done{false};
   if (is_done.load(std::memory_order_relaxed)) return true;
-  hbmprof::internal::LoadedDriver driver;
+  LoadedDriver driver;
   if (!driver.is_loaded()) return false;
-  for (int i = 0; i < hbmprof::internal::cuda_driver::kWrappedCount; ++i) {
-    const char* const name = hbmprof::internal::cuda_driver::kEntryNames[i];
+  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
+    const char* const name = cuda_driver::kEntryNames[i];
     if (driver.Find(name) != nullptr) continue;
     Dl_info info;
     ElfW(Sym)* symbol = nullptr;
-    void* const wrapper = hbmprof::internal::CudaWrapperByName(name);
+    void* const wrapper = CudaWrapperByName(name);
     if (dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) continue;
-    if (info.dli_saddr == wrapper)
-      hbmprof::internal::StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
+    if (info.dli_saddr == wrapper) StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
   }
   is_done.store(true, std::memory_order_relaxed);
   return true;
@@ -103,15 +104,15 @@ namespace {
 // Sets the references of the objects that were loaded with the program to wrappers of functions that the driver lacks,
 // as the dynamic linker sets them without this library.
 void SetReferencesToLackingFunctions() {
-  hbmprof::internal::LoadedDriver driver;
+  LoadedDriver driver;
   auto* const objects = static_cast<const link_map*>(hbmprof_next_dlopen(nullptr, RTLD_LAZY | RTLD_NOLOAD));
   for (const link_map* object = objects; object != nullptr; object = object->l_next) {
-    hbmprof::internal::ForEachReference(object->l_addr, object->l_ld, [&](const char* name, void** slot, bool is_weak) {
-      void* const wrapper = hbmprof::internal::CudaWrapperByName(name);
+    ForEachReference(object->l_addr, object->l_ld, [&](const char* name, void** slot, bool is_weak) {
+      void* const wrapper = CudaWrapperByName(name);
       if (wrapper == nullptr || *slot != wrapper || driver.Find(name) != nullptr) return;
       void* const other = hbmprof_c_library_dlsym(RTLD_NEXT, name);
       if (other == nullptr && !is_weak) EndWithoutFunction(*object, name);
-      hbmprof::internal::StoreProtected(slot, other);
+      StoreProtected(slot, other);
     });
   }
 }
@@ -120,8 +121,8 @@ void SetReferencesToLackingFunctions() {
 
 // Whether dlsym must call DlsymOfWrapped.
 static bool IsWrapped(void* handle, const char* name) {
-  if (name == nullptr || hbmprof::internal::CudaWrapperByName(name) == nullptr) return false;
-  const bool has_driver = hbmprof::internal::HideLackingFunctions();
+  if (name == nullptr || CudaWrapperByName(name) == nullptr) return false;
+  const bool has_driver = HideLackingFunctions();
   return handle == RTLD_DEFAULT ? !has_driver : handle != RTLD_NEXT;
 }
 
@@ -129,11 +130,11 @@ static bool IsWrapped(void* handle, const char* name) {
 // is no driver. The result does not depend on the caller.
 static void* DlsymOfWrapped(void* handle, const char* name) {
   void* function = hbmprof_call_next_dlsym(handle, name);
-  if (handle == RTLD_DEFAULT && function == hbmprof::internal::CudaWrapperByName(name)) {
+  if (handle == RTLD_DEFAULT && function == CudaWrapperByName(name)) {
     function = hbmprof_c_library_dlsym(RTLD_NEXT, name);
   }
   // Another library's function of that name is returned unchanged.
-  return hbmprof::internal::CudaWrapperOf(function);
+  return CudaWrapperOf(function);
 }
 
 // These return the function that dlsym and dlopen jump to.
@@ -148,7 +149,7 @@ static void* DlsymOfWrapped(void* handle, const char* name) {
   if (__atomic_load_n(&hbmprof_next_dlopen, __ATOMIC_ACQUIRE) == nullptr) FindNextFunctions();
   // The result for a path does not depend on the caller.
   const bool is_path = file != nullptr && std::strchr(file, '/') != nullptr && std::strchr(file, '$') == nullptr;
-  return is_path && (flags & RTLD_DEEPBIND) != 0 ? &hbmprof::internal::OpenDeepBound : hbmprof_next_dlopen;
+  return is_path && (flags & RTLD_DEEPBIND) != 0 ? &OpenDeepBound : hbmprof_next_dlopen;
 }
 }
 

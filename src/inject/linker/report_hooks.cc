@@ -13,6 +13,7 @@
 #include "src/base/exports.h"
 #include "src/base/fork.h"
 #include "src/base/kept_errno.h"
+#include "src/base/linker_section.h"
 #include "src/base/loaded_objects.h"
 #include "src/inject/linker/jump_stub.h"
 
@@ -51,20 +52,20 @@ class Original {
  public:
   constexpr Original(const char* name, void (*stub)()) : name_(name), stub_(stub) {}
 
-  // Returns its address in any loaded object; 0 if none defines it. Searches again if its library was unloaded. A
-  // process that is off (fork.h) does not search: what its parent has found is used.
-  uintptr_t Get() {
-    const uintptr_t function = function_.load(std::memory_order_relaxed);
-    if (function != 0 && LibraryOf(function) == library_.load(std::memory_order_relaxed)) return function;
-    if (IsOff()) return 0;
+  // Returns its address in any loaded object; 0 if none defines it. Searches again if a library was unloaded.
+  // `unloads`: UnloadCount(). A process that is off (fork.h) does not search: what its parent has found is used.
+  uintptr_t Get(uint64_t unloads) {
+    const bool is_current = unloads_.load(std::memory_order_acquire) == unloads;
+    const uintptr_t known = function_.load(std::memory_order_relaxed);
+    if (is_current || (known != 0 && unloads >= kUnknownUnloads) || IsOff()) return known;
     uintptr_t found = 0;
     ForEachLoadedObject([this, &found](const dl_phdr_info& object) {
       if (found != 0) return;
       found = FunctionIn(object.dlpi_addr, DynamicSection(object), name_);
       if (found == reinterpret_cast<uintptr_t>(stub_)) found = 0;
     });
-    library_.store(LibraryOf(found), std::memory_order_relaxed);
     function_.store(found, std::memory_order_relaxed);
+    if (found != 0) unloads_.store(unloads, std::memory_order_release);
     return found;
   }
 
@@ -84,7 +85,7 @@ class Original {
   const char* const name_;
   void (*const stub_)();
   std::atomic<uintptr_t> function_{0};
-  std::atomic<const void*> library_{nullptr};
+  std::atomic<uint64_t> unloads_{0};  // UnloadCount() before Get searched; 0: it has not found the function yet
 };
 
 constexpr char kReportMemory[] = HBMPROF_TEXT(HBMPROF_REPORT_MEMORY);
@@ -109,6 +110,8 @@ void* TensorflowHookByName(const char* name) {
 
 }  // namespace hbmprof::internal
 
+using namespace hbmprof::internal;  // NOLINT
+
 extern "C" {
 
 // Called by the stubs (jump_stub.h).
@@ -116,21 +119,25 @@ extern "C" {
                                                                         uint64_t allocated, uint64_t reserved,
                                                                         uint64_t device, uint64_t /*unused*/,
                                                                         const hbmprof::Caller* caller) noexcept {
-  const hbmprof::internal::KeptErrno kept_errno;
-  hbmprof::internal::TorchReportsMemory(address, bytes, allocated, reserved, hbmprof::internal::TorchDevice(device),
-                                        *caller);
-  const uintptr_t function = hbmprof::internal::original_report_memory.Get();
+  const KeptErrno kept_errno;
+  uint64_t& unloads = last_unload_count;
+  unloads = 0;
+  TorchReportsMemory(address, bytes, allocated, reserved, TorchDevice(device), *caller);
+  // A count since the begin of the report is enough, because its caller needs the function's library.
+  if (unloads == 0 && !IsOff()) UnloadCount();
+  const uintptr_t function = original_report_memory.Get(unloads);
   // A process that is off does not search. If its parent has not found the function, that of the caller's library is
   // used.
-  return function != 0 ? function : hbmprof::internal::original_report_memory.GetOfCaller(caller->pc - 1);
+  return function != 0 ? function : original_report_memory.GetOfCaller(caller->pc - 1);
 }
 
 [[gnu::visibility("hidden"), gnu::used]] uintptr_t hbmprof_torch_out_of_memory(int64_t bytes, uint64_t allocated,
                                                                                uint64_t reserved,
                                                                                uint64_t device) noexcept {
-  const hbmprof::internal::KeptErrno kept_errno;
-  hbmprof::internal::TorchReportsOutOfMemory(bytes, allocated, reserved, hbmprof::internal::TorchDevice(device));
-  return hbmprof::internal::original_report_out_of_memory.Get();
+  const KeptErrno kept_errno;
+  TorchReportsOutOfMemory(bytes, allocated, reserved, TorchDevice(device));
+  const uint64_t unloads = IsOff() ? 0 : UnloadCount();
+  return original_report_out_of_memory.Get(unloads);
 }
 
 // A std::string_view is passed as its length and its pointer. The function is private, so its caller is in the library
@@ -139,9 +146,9 @@ extern "C" {
                                                                              const char* event, uint64_t address,
                                                                              int64_t requested, int64_t bytes,
                                                                              const hbmprof::Caller* caller) noexcept {
-  const hbmprof::internal::KeptErrno kept_errno;
-  hbmprof::internal::TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
-  return hbmprof::internal::original_add_trace_me.GetOfCaller(caller->pc - 1);
+  const KeptErrno kept_errno;
+  TensorflowReportsMemory({event, length}, address, requested, bytes, *caller);
+  return original_add_trace_me.GetOfCaller(caller->pc - 1);
 }
 }
 
