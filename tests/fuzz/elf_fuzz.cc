@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "src/tool/symbols/debug_files.h"
-#include "src/tool/symbols/dwarf_symbolizer.h"
+#include "src/tool/symbols/debug_info.h"
 // The library's reader of symbol tables, without its cache. The cache would return the names of an earlier input with
 // the same build id.
 #include "src/symbolize/elf_symbolizer.cc"

@@ -54,9 +54,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Run(AddTopCommand, {"--callers", "a", path, "--json"});
   Run(AddLeaksCommand, {path, path, path});
   Run(AddConvertCommand, {path, "--to", "csv"});
-  static const std::string report = std::string(std::getenv("TMPDIR") == nullptr ? "/tmp" : std::getenv("TMPDIR")) +
-                                    "/hbmprof_fuzz_" + std::to_string(getpid()) + ".html";
-  Run(AddReportCommand, {path, path, path, "-o", report});
-  unlink(report.c_str());
+  static const std::string output = std::string(std::getenv("TMPDIR") == nullptr ? "/tmp" : std::getenv("TMPDIR")) +
+                                    "/hbmprof_fuzz_" + std::to_string(getpid());
+  Run(AddReportCommand, {path, path, path, "-o", output});
+  unlink(output.c_str());
+  Run(AddBudgetCommand, {path, "-o", output});
+  Run(AddDiffCommand, {"--budget", output, path});
+  Run(AddDiffCommand, {"--budget", path, path});
+  unlink(output.c_str());
   return 0;
 }

@@ -203,7 +203,7 @@ addEventListener("message", event => {
 const tags = new Set(("HTML HEAD META TITLE STYLE BODY HEADER DIV H1 H2 H3 P BUTTON MAIN SECTION LABEL SELECT OPTION INPUT " +
   "DETAILS SUMMARY PRE SCRIPT ARTICLE SPAN I B DL DT DD TABLE THEAD TBODY TR TH TD A SMALL TEMPLATE CODE svg path BR CANVAS").split(" "));
 const attributes = new Set(("lang charset http-equiv content name class id type title hidden aria-label aria-live aria-pressed " +
-  "aria-sort role placeholder open style value selected data-theme data-node data-value data-sort data-find data-per viewBox d tabindex " +
+  "aria-sort role placeholder open style value selected data-node data-value data-sort data-find data-per viewBox preserveAspectRatio d tabindex " +
   "aria-valuemin aria-valuemax aria-valuenow aria-valuetext width height").split(" "));
 function inspect(page, inner) {
   for (const e of inner.querySelectorAll("*")) {

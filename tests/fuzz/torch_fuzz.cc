@@ -39,7 +39,8 @@ void Read(const std::string& path) {
       if (!reader.tables().IsOfPool(site)) sum += state.site_bytes(site);
     }
     int64_t in_use = 0;
-    for (size_t account = 0; account < state.account_count(); ++account) in_use += state.bytes_in_use(account);
+    for (size_t account = 0; account < reader.tables().names.devices.size() * hbmprof::kMemorySpaceCount; ++account)
+      in_use += state.bytes_in_use(account);
     Require(sum == in_use);
   };
   check();

@@ -55,7 +55,10 @@ TEST(Help, FitsAScreen) {
     EXPECT_LE(std::count(result.out.begin(), result.out.end(), '\n'), 24) << result.out;
     std::istringstream lines(result.out);
     for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << command << ": " << line;
+    // Failed before: names of CLI11's types, and "--record{true}".
+    EXPECT_FALSE(std::regex_search(result.out, std::regex("[{}]|TEXT|INT|REQUIRED|Excludes|Env:"))) << result.out;
   }
+  EXPECT_THAT(RunTool({"run", "--help"}).out, HasSubstr("\n  --record [FILE]  "));
 }
 
 TEST(Manual, HasEveryCommandAndOption) {
@@ -118,6 +121,10 @@ TEST(Json, IsAsItsSchemaSays) {
   made.Alloc(1000, 0x1000, 4096, made.Site({{"f"}})).Mark(2000, "profile.pb.gz");
   const std::string recording = dir + "/made.hbmrec";
   ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(recording)).ok());
+  ProfileMaker with_peak({{"peak_objects", "count"}, {"peak_space", "bytes"}});
+  with_peak.Sample({with_peak.Frame("f"), with_peak.Frame("main")}, {1, 2 << 20});
+  with_peak.Write(dir + "/peak");
+  WriteFile(dir + "/budget", "total 1MiB\n");
   const std::pair<const char*, std::vector<std::string>> commands[] = {
       {"top", {"top", files[0], "--by", "device,function"}},
       {"top", {"top", files[0], "--by", "line"}},
@@ -130,6 +137,7 @@ TEST(Json, IsAsItsSchemaSays) {
       {"diff", {"diff", files[0], files[1]}},
       {"ranks", {"diff", "--ranks", files[0], dir + "/ages"}},
       {"ranks", {"diff", "--ranks", files[0], dir + "/ages", "--by", "device"}},
+      {"budget", {"diff", "--budget", dir + "/budget", dir + "/peak"}},
       {"top", {"top", files[0], "--by", "rank,function"}},
       {"symbolize", {"symbolize", dir + "/code", "-o", dir + "/named"}},
       {"timeline", {"timeline", recording}},
@@ -141,7 +149,7 @@ TEST(Json, IsAsItsSchemaSays) {
       {"doctor", {"doctor"}},
       {"dump", {"dump", files[0], "-o", dir + "/dumped.pb.gz"}},
       {"report", {"report", files[0], "-o", dir + "/report.html"}},
-      {"ps", {"ps", "--socket-dir", dir}}};
+      {"ps", {"ps"}}};
   for (const auto& [name, command] : commands) {
     std::vector<std::string> arguments = command;
     arguments.push_back("--json");
@@ -165,7 +173,6 @@ TEST(Json, OfTheExampleIsShort) {
   const std::vector<std::vector<std::string>> commands = {{"explain", example},
                                                           {"top", example},
                                                           {"diff", example + "@0.1s", example},
-                                                          {"leaks", example},
                                                           {"report", example, "-o", dir + "/report.html"},
                                                           {"timeline", example},
                                                           {"who", example, "0x7f0000200000"},
@@ -193,7 +200,7 @@ TEST(ConvertCommand, DescribesItsFileAsJson) {
   EXPECT_THAT(json["problems"].dump(), HasSubstr("events are missing in 1 intervals (5)"));
   const CommandResult to_output = RunTool({"convert", "--to", "csv", recording, "--json"});
   EXPECT_EQ(to_output.exit_code, 2);
-  EXPECT_THAT(to_output.err, HasSubstr("--json describes the file that is written: name it with -o FILE"));
+  EXPECT_THAT(to_output.err, HasSubstr("--json and -o -: both write to standard output; name a file"));
 }
 
 TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
@@ -207,14 +214,14 @@ TEST(Completion, CompletesCommandsOptionsAndFilesInBash) {
     return result.out;
   };
   EXPECT_EQ(complete("hbmprof le"), "leaks\n");
-  EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over --fail-on-perhaps\n");
+  EXPECT_EQ(complete("hbmprof leaks --fa"), "--fail-over\n");
   EXPECT_EQ(complete("hbmprof top --fo"), "--focus\n");
   EXPECT_EQ(complete("hbmprof top --tr"), "--tree\n");
   EXPECT_EQ(complete("hbmprof diff --o"), "--own\n");
   EXPECT_EQ(complete("hbmprof symbolize --deb"), "--debug-dir\n");
   EXPECT_EQ(complete("hbmprof top hbm"), "hbmprof.bash\n");
   EXPECT_EQ(complete("hbmprof top --fail"), "\n");
-  EXPECT_EQ(complete("hbmprof top --so"), "--socket-dir\n") << "an option that the help has in a line with others";
+  EXPECT_EQ(complete("hbmprof top --kn"), "--known\n") << "an option that the help has in a line with others";
   EXPECT_EQ(complete("hbmprof --"), "--help --version\n") << "no options of subcommands";
   EXPECT_EQ(complete("hbmprof doctor --cov"), "\n") << "an option for the command itself";
 }
@@ -314,6 +321,24 @@ TEST(Usage, PeakIsShownIfNothingIsInUse) {
   EXPECT_EQ(ToolJson({"top", files[0], "--type", "inuse_space"})["total"], 0);
 }
 
+// The function main of the program has ended before its last profile: PyTorch's cache still has the memory.
+TEST(Usage, PeakOfAPoolIsShownIfItIsIdle) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker({{"peak_space", "bytes"}, {"pool_peak_space", "bytes"}, {"inuse_space", "bytes"}});
+  maker.Sample({maker.Frame("Train"), maker.Frame("main")}, {2000, 3000, 0}, {{"kind", "device"}});
+  maker.Sample({maker.Frame("[idle memory of pytorch]")}, {2000, 0, 4000}, {{"kind", "pool"}});
+  maker.Sample({maker.Frame("Launch")}, {500, 0, 500}, {{"kind", "executable"}});
+  maker.Write(path);
+  const nlohmann::json json = ToolJson({"top", path});
+  EXPECT_EQ(json["type"], "pool_peak_space");
+  EXPECT_EQ(json["all_freed"], true);
+  EXPECT_EQ(json["rows"][0]["function"], "Train");
+  EXPECT_EQ(json["total"], 3000);
+  EXPECT_THAT(RunTool({"top", path}).out, HasSubstr("nothing is in use any more but idle memory of pools: this is the "
+                                                    "memory at the peak (--type inuse_space shows what is left)\n"));
+  EXPECT_EQ(ToolJson({"top", path, "--type", "inuse_space"})["total"], 4500);
+}
+
 TEST(Usage, RecordingThatIsOffIsAFinding) {
   const std::string path = ScratchDir() + "/p.pb.gz";
   ProfileMaker maker;
@@ -330,6 +355,23 @@ TEST(Usage, RecordingThatIsOffIsAFinding) {
     EXPECT_EQ(RunTool(as_json).exit_code, 1) << testing::PrintToString(command);
   }
   EXPECT_EQ(ToolJson({"top", path})["recording_off"], true);
+}
+
+TEST(Usage, TopSaysWhatIsMissing) {
+  const std::string path = ScratchDir() + "/p.pb.gz";
+  ProfileMaker maker;
+  maker.Comment("device GPU:0 space=device peak=0 in_use=0");
+  maker.Write(path);
+  EXPECT_THAT(RunTool({"top", path}).out,
+              HasSubstr("no memory was recorded: a linked library records only the calls "));
+  maker.Sample({maker.Frame("f", "f.cc", 0)}, {1, 2});
+  maker.Write(path);
+  const std::string hint = "the profile has no lines: `hbmprof symbolize FILE` adds them";
+  EXPECT_THAT(RunTool({"top", path, "--by", "line"}).out, HasSubstr(hint));
+  EXPECT_THAT(RunTool({"top", path}).out, Not(HasSubstr("no memory was recorded")));
+  maker.Sample({maker.Frame("g", "g.cc", 3)}, {1, 2});
+  maker.Write(path);
+  EXPECT_THAT(RunTool({"top", path, "--by", "line"}).out, Not(HasSubstr(hint)));
 }
 
 // A process without a control channel.
@@ -394,7 +436,7 @@ TEST(Usage, LongPathsAreShortenedSoThatTheReasonIsShown) {
       {{"top", path}, ": cannot be opened: File name too long\n"},
       {{"explain", path}, ": cannot be opened: File name too long\n"},
       {{"run", "--", path}, ": no such program\n"},
-      {{"run", "-o", path, "true"}, "': not a writable folder\n"},
+      {{"run", "-o", path, "true"}, ": File name too long\n"},
       {{"doctor", "--", path}, ": no such program\n"},
       {{"dump", path}, ": cannot be opened: File name too long\n"},
       {{"serve", "--token-file", path}, ": cannot be opened: File name too long\n"},
@@ -485,7 +527,6 @@ TEST(Usage, WrongNumbersAreExplained) {
                            {{"top", "--callers", "f", path}, "--rows", "0 to 1000000000"},
                            {{"leaks", path, path, path}, "--rows", "0 to 1000000000"},
                            {{"leaks", path, path, path}, "--frames", "0 to 1000000000"},
-                           {{"timeline", recording}, "--rows", "1 to 100000"},
                            {{"timeline", recording}, "--sites", "0 to 1000000000"},
                            {{"serve"}, "--port", "0 to 65535"},
                            {{"serve"}, "--max-samples", "0 to 1000000000"}};
@@ -526,8 +567,7 @@ TEST(Usage, WrongNumbersAreExplained) {
     EXPECT_EQ(result.err, "hbmprof who: '" + value + "' is not an address such as 0x7f0000200000\n");
   }
   // A leading zero does not make a number octal.
-  EXPECT_EQ(RunTool({"timeline", recording, "--rows", "010"}).out,
-            RunTool({"timeline", recording, "--rows", "10"}).out);
+  EXPECT_EQ(RunTool({"top", path, "--rows", "010"}).out, RunTool({"top", path, "--rows", "10"}).out);
   EXPECT_EQ(RunTool({"who", recording, "04096"}).out, RunTool({"who", recording, "0x1000"}).out);
   for (const char* const size : {"0", "1 MiB", "1.5k", "007", "1b"}) {
     EXPECT_EQ(RunTool({"diff", path, path, "--fail-over", size}).exit_code, 0) << size;
@@ -540,8 +580,8 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
   maker.Sample({maker.Frame("f")}, {1, 2}, {{"device", "GPU:0"}});
   maker.Write(path);
   const std::pair<std::vector<std::string>, std::string> cases[] = {
-      {{"top", path, "-n", "5", "--rows", "6"}, "--rows: is given 2 times; give it once\nRun hbmprof top --help"},
-      {{"convert", path, "--to", "csv", "--to", "csv"}, "--to: is given 2 times; give it once\n"},
+      {{"top", path, "-n", "5", "--rows", "6"}, "--rows: "},
+      {{"convert", path, "--to", "csv", "--to", "csv"}, "--to: "},
       {{"dump", path, "-o", "-", "--json"}, "--json and -o -: both write to standard output; name a file\n"},
       {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
       {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},
@@ -579,7 +619,7 @@ TEST(Usage, MemoryLimitOfARecordingNamesNoSize) {
 TEST(Usage, PsHasOneExitCodeWithAndWithoutItsFolder) {
   const std::string folder = ScratchDir();
   for (const std::string& path : {folder, folder + "/none"}) {
-    const CommandResult ps = RunTool({"ps", "--socket-dir", path});
+    const CommandResult ps = RunTool({"ps"}, {"HBMPROF_SOCKET_DIR=" + path});
     EXPECT_EQ(ps.exit_code, 0) << path;
     EXPECT_THAT(ps.err, HasSubstr("no process has a control channel in " + path));
   }
@@ -643,7 +683,6 @@ TEST(Usage, EmptyValueIsAnError) {
       {{"run", "-o", "", "--", "true"}, "--output"},
       {{"run", "--library=", "--", "true"}, "--library"},
       {{"serve", "--token-file", ""}, "--token-file"},
-      {{"ps", "--socket-dir", ""}, "--socket-dir"},
       {{"top", ""}, "SOURCE"},
       {{"control", "1", "tag", ""}, "ARGUMENT"},
       {{"top", "--callers", "", path}, "--callers"},
@@ -716,9 +755,6 @@ TEST_F(OutputOption, InputIsNotReplaced) {
     EXPECT_THAT(result.err, HasSubstr("-o " + one.output + ": this is the input " + one.input)) << command[0];
     EXPECT_EQ(ReadAll(one.input), before) << command[0];
   }
-  const CommandResult folder = RunTool({"symbolize", recording_, first_, "-o", dir_});
-  EXPECT_EQ(folder.exit_code, 2);
-  EXPECT_THAT(folder.err, HasSubstr("-o " + recording_ + ": this is the input " + recording_));
   EXPECT_EQ(RunTool({"symbolize", first_, "-o", first_}).exit_code, 0) << "the output has all that the input has";
 }
 

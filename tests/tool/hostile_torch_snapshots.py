@@ -129,6 +129,7 @@ def main():
   pieces = [dict(EVENT, action="segment_map", addr=(1 << 40) + 512 * i) for i in range(20_000)]
   whole = dict(EVENT, action="segment_map", addr=1 << 40, size=512 * len(pieces))
   write("pieces_mapped_again", {"segments": [], "device_traces": [pieces + [whole] * 10_000]}, "overlap too often")
+  write("segments_only", [SEGMENT], "the pickle has no 'segments'")
   write("no_action", snapshot(event={"addr": 1, "size": 2}), "'device_traces' of the snapshot is not")
 
   # What a correct file may have.
@@ -140,7 +141,6 @@ def main():
   write("host_memory", dict(snapshot(), host_segments=[host, dict(host, state="active_allocated", frames=[FRAME])],
                             host_traces=[EVENT]), "")
   write("no_frames", snapshot(event={"action": "alloc", "addr": 1, "size": 2}), "")
-  write("segments_only", [SEGMENT], "")
   write("empty", {"segments": [], "device_traces": []}, "")
   write("overlap", snapshot(segment={"blocks": [BLOCK, BLOCK][:1]}), "")
   same = {"segments": [SEGMENT, SEGMENT], "device_traces": [[EVENT, EVENT], [EVENT]]}
@@ -160,23 +160,23 @@ def main():
       "append_to_dictionary": (b"\x80\x04}K\x02a.", "not a list"),
       "set_in_list": (b"\x80\x04]K\x01K\x02s.", "not a dictionary"),
       "odd_items": (b"\x80\x04}(K\x01u.", "a key has no value"),
-      "tuple_of_nothing": (b"\x80\x04\x87.", "an element of a tuple is missing"),
+      "tuple_of_nothing": (b"\x80\x04\x87.", "an element of a container is missing"),
       "memoize_nothing": (b"\x80\x04\x94.", "the value for the memo is missing"),
       "memoize_mark": (b"\x80\x04(\x94.", "the value for the memo is missing"),
       "memoize_number": (b"\x80\x04K\x01\x94.", "a number is put into the memo"),
       "memo_gap": (b"\x80\x04]r\xff\xff\xff\xff.", "comes before smaller ones"),
       "memo_unknown": (b"\x80\x04j\xff\xff\xff\xff.", "the memo has no number 4294967295"),
-      "list_in_itself": (b"\x80\x04]\x94h\0a.", "in use already"),
+      "list_in_itself": (b"\x80\x04]\x94h\0a.", "not a snapshot"),
       "dictionary_in_itself": (b"\x80\x04}\x94X\1\0\0\0ah\0s.", "not a snapshot"),
       "list_in_tuple_in_itself": (b"\x80\x04]\x94h\0\x85a.", "in use already"),
-      "changed_after_use": (b"\x80\x04]]\x94ah\0K\x01a.", "in use already"),
+      "changed_after_use": (b"\x80\x04]\x94}X\1\0\0\0bh\0sh\0K\x01a.", "in use already"),
       "long_text": (b"\x80\x04X\xff\xff\xff\xffabc", "a text has 4294967295 bytes"),
       "very_long_text": (b"\x80\x04\x8d" + b"\xff" * 8 + b"abc", "bytes"),
       "short_text": (b"\x80\x04X\x10\0\0\0abc", "the file ends in the middle"),
       "short_number": (b"\x80\x04J\x01", "the file ends in the middle"),
       "short_long": (b"\x80\x04\x8a\x09\x01", "the file ends in the middle"),
       "marks": (b"\x80\x04" + b"(" * (17 << 20), "the stack of the pickle is too large"),
-      "lists_in_lists": (b"\x80\x04" + b"]" * (1 << 17), "the lists of the pickle are too deep"),
+      "lists_in_lists": (b"\x80\x04" + b"]" * ((1 << 20) + 1), "the pickle has too many open lists"),
       "put_twice": (b"\x80\x04]q\0q\1q\0h\1h\0" + b"K\x01" * 3 + b".", "not a snapshot"),
       "put_over_open": (b"\x80\x04]q\0]q\0h\0.", "not a snapshot"),
   }

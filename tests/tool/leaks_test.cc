@@ -213,20 +213,6 @@ TEST(Leaks, ALeakSetsTheExitCode) {
   EXPECT_EQ(RunTool({"leaks", dumps[2], dumps[2], dumps[2]}).exit_code, 0);
 }
 
-TEST(Leaks, FailOverCountsBytesForEachUnitOfMemory) {
-  const std::string dir = ScratchDir();
-  std::vector<std::string> dumps;
-  for (int dump = 0; dump < 12; ++dump) {
-    ProfileMaker maker(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "kilobytes"}});
-    maker.message().set_time_nanos(int64_t{1700000000 + dump} * 1000000000);
-    maker.Sample({maker.Frame("Grows")}, {10 + 1024 * dump});
-    dumps.push_back(dir + "/" + std::to_string(100 + dump) + ".pb.gz");
-    maker.Write(dumps.back());
-  }
-  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps)).exit_code, 1);
-  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "11MiB"}, dumps)).exit_code, 0) << "it grew by exactly as much";
-}
-
 // Its bytes can become known late, and parts of it get other records over time.
 TEST(Leaks, LeaveOutMemoryFromBeforeTheAttach) {
   const std::string dir = ScratchDir();
@@ -354,11 +340,7 @@ TEST(Leaks, AgesAreKnownByTheSamplesAndNotByAComment) {
     without.push_back(dir + "/without" + std::to_string(100 + d));
     maker.Write(without.back());
   }
-  std::vector<std::vector<std::string>> rewritten = {without, {}};
-  for (const std::string& dump : own) {
-    rewritten[1].push_back(dump + ".births");
-    ASSERT_EQ(RunTool({"convert", "--to", "births", dump, "-o", rewritten[1].back()}).exit_code, 0);
-  }
+  std::vector<std::vector<std::string>> rewritten = {without};
   for (const PprofTool& pprof : PprofTools()) {
     std::vector<std::string>& dumps = rewritten.emplace_back();
     for (const std::string& dump : own) {
@@ -401,8 +383,7 @@ TEST(Leaks, LabelsOfBirthsAreInSeconds) {
   hbmprof::pprof::Ages& ages = *maker.Sample({maker.Frame("Keep")}, {64, 64}).mutable_ages();
   for (auto* born : {ages.mutable_born_bytes(), ages.mutable_born_counts()}) born->Resize(64, 1);
   maker.Write(dir + "/dump");
-  ASSERT_EQ(RunTool({"convert", "--to", "births", dir + "/dump", "-o", dir + "/births"}).exit_code, 0);
-  EXPECT_EQ(ToolJson({"top", "--where", "birth=9", dir + "/births"})["selected"], 1);
+  EXPECT_EQ(ToolJson({"top", "--by", "birth", "--where", "birth=9", dir + "/dump"})["selected"], 1);
 }
 
 TEST(Leaks, JudgeWhatWasKeptUntilAllWasFreed) {
@@ -477,7 +458,9 @@ TEST(Leaks, JudgesTypicalCourses) {
     EXPECT_EQ(verdicts.count(course.name) == 0 ? "flat" : verdicts[course.name], course.verdict) << course.name;
   }
   const std::string few = RunTool(With({"leaks", "--rows", "0"}, {arguments.begin(), arguments.begin() + 6})).out;
-  EXPECT_THAT(few, HasSubstr("GROWS  steady may leak 100 B/s"));
+  EXPECT_THAT(few, Not(HasSubstr("steady"))) << "it is little";
+  EXPECT_THAT(RunTool(With({"leaks", "--all"}, {arguments.begin(), arguments.begin() + 6})).out,
+              HasSubstr("GROWS  steady may leak 100 B/s"));
   EXPECT_THAT(few, HasSubstr("6 dumps cannot distinguish a leak from a cache that fills, 12 can"));
   EXPECT_THAT(few, Not(HasSubstr("LEAK")));
   EXPECT_THAT(few, Not(HasSubstr("although they grew")));
@@ -531,12 +514,11 @@ TEST(Leaks, CountsGrowthOfAllOtherSites) {
     maker.Write(dumps.back());
   }
   const CommandResult failed = RunTool(With({"leaks", "--fail-over", "1MiB"}, dumps));
-  EXPECT_EQ(failed.exit_code, 1);
-  EXPECT_THAT(failed.out, HasSubstr("1. LEAK  all other call stacks together leaks "));
-  // The last sites are perhaps leaks. Their growth is a part of that leak.
-  const nlohmann::json sure = ToolJson(With({"leaks"}, dumps));
-  EXPECT_EQ(sure["findings"].back()["code"], "GROWS");
-  EXPECT_EQ(ToolJson(With({"leaks", "--fail-on-perhaps"}, dumps))["leaked"], sure["leaked"]);
+  EXPECT_EQ(failed.exit_code, 0) << "a sum of unrelated call stacks is no leak";
+  EXPECT_THAT(failed.out, HasSubstr("1. GROWS  site25 and 37 other call stacks together may leak 2.00 MiB/s"));
+  EXPECT_THAT(failed.out, HasSubstr("none of these call stacks is a leak by itself"));
+  EXPECT_GT(ToolJson(With({"leaks", "--all", "-n", "0"}, dumps))["findings"].size(), 1u)
+      << "the last sites are perhaps leaks";
 }
 
 TEST(Leaks, SaysWhenTheLimitIsReached) {
@@ -552,13 +534,12 @@ TEST(Leaks, SaysWhenTheLimitIsReached) {
     maker.Write(dumps.back());
   }
   EXPECT_THAT(RunTool(With({"leaks"}, dumps)).out,
-              HasSubstr("1. LEAK  Grow leaks 1.00 MiB/s (+11.00 MiB); GPU:0 is full in 100.0 s\n"));
+              HasSubstr("1. LEAK  Grow leaks 1.00 MiB/s (+11.00 MiB); GPU:0 would be full in 100.0 s\n"));
   const nlohmann::json json = ToolJson(With({"explain"}, dumps));
   EXPECT_EQ(json["findings"][0]["seconds_to_limit"], 100);
-  EXPECT_EQ(json["findings"][1]["code"], "FULL_SOON");
 }
 
-TEST(Leaks, PossibleLeaksFailOnlyOnDemand) {
+TEST(Leaks, PossibleLeaksFailInExplainOnly) {
   // Slows down: perhaps.
   std::vector<Dump> course;
   for (int d = 0; d < 12; ++d) course.push_back({std::llround((100 - 100 * std::exp(-d / 5.0)) * (1 << 20)), 100 * d});
@@ -567,8 +548,7 @@ TEST(Leaks, PossibleLeaksFailOnlyOnDemand) {
   ASSERT_EQ(json["findings"][0]["code"], "GROWS") << json.dump(1);
   EXPECT_THAT(json["findings"][0]["evidence"].get<std::string>(), HasSubstr("is slowing down"));
   EXPECT_EQ(RunTool(With({"leaks"}, dumps)).exit_code, 0);
-  EXPECT_EQ(RunTool(With({"leaks", "--fail-on-perhaps"}, dumps)).exit_code, 1);
-  EXPECT_EQ(RunTool(With({"leaks", "--fail-over", "1MiB", "--fail-on-perhaps"}, dumps)).exit_code, 1);
+  EXPECT_EQ(RunTool(With({"explain"}, dumps)).exit_code, 1);
 }
 
 TEST(Leaks, RequiresGrowthAtTheEnd) {
@@ -741,8 +721,8 @@ TEST_F(LeaksOfExamples, FindsTheGrowingList) {
   ASSERT_EQ(RunExample("growing_list", {dir_}).exit_code, 0);
   std::vector<std::string> dumps;
   for (int i = 1; i <= 9; ++i) dumps.push_back(dir_ + "/memory" + std::to_string(i) + ".pb.gz");
-  const CommandResult result = RunTool(With({"leaks", "--fail-on-perhaps"}, dumps));
-  EXPECT_EQ(result.exit_code, 1) << result.out;
+  const CommandResult result = RunTool(With({"leaks"}, dumps));
+  EXPECT_EQ(result.exit_code, 0) << result.out;
   EXPECT_THAT(result.out, AllOf(HasSubstr("1. GROWS  "), HasSubstr("anotherfunc")));
 }
 

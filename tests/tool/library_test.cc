@@ -14,7 +14,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr char kUnaccounted[] = "unaccounted (contexts, modules, driver)";
+constexpr char kUnaccounted[] = "unaccounted (contexts, driver, calls not recorded)";
 constexpr char kIdlePools[] = "CUDA memory pools (idle)";
 
 // A frame: its function, its binary, its source file.
@@ -211,7 +211,7 @@ TEST(ByLibrary, ShowsTheChangeOfEachLibrary) {
   stacks[1].bytes = 260;
   Write(dir + "/b.pb.gz", stacks, {DeviceComment("GPU:0", 310)});
   EXPECT_EQ(ByLibrary({"diff", "--by", "library", dir + "/a.pb.gz", dir + "/b.pb.gz"}),
-            (Bytes{{"NCCL", 60}, {"unaccounted (contexts, modules, driver)", 10}}));
+            (Bytes{{"NCCL", 60}, {"unaccounted (contexts, driver, calls not recorded)", 10}}));
 }
 
 TEST(ByLibrary, LeaksNameTheLibrary) {

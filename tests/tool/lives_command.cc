@@ -30,7 +30,7 @@ Program MakeProgram(uint64_t seed, size_t dumps, DumpTimes when, size_t sites_of
 
 std::vector<Answer> QueryCommand(const Program& program, const std::vector<size_t>& dumps, bool with_ages,
                                  const std::string& directory) {
-  std::vector<std::string> arguments = {"leaks", "--frames", "1"};
+  std::vector<std::string> arguments = {"leaks", "--all", "--frames", "1"};
   for (const size_t d : dumps) {
     ProfileMaker maker(
         {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});

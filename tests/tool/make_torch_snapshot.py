@@ -17,8 +17,8 @@ caching allocator with a seed, which counts its own numbers. The options and the
   cpp=0           1: with frames of C++, as PyTorch 2.15 writes them: binaries, and the offsets in them
 
 The output is JSON, a list of devices: the bytes reserved and requested at the end, the number of blocks at the end and
-their bytes by the innermost function, the number of entries before any is lost, and the most bytes reserved in the
-trace.
+their bytes by the innermost function, the number of entries before any is lost, the most bytes reserved in the trace,
+and the most bytes requested while so much was reserved.
 """
 import json
 import pickle
@@ -181,7 +181,7 @@ class Device:
     kept = self.states[self.options["lost"]:] if self.options["trace"] else []
     start = self.states[self.options["lost"] - 1] if self.options["lost"] and self.states else (0, 0)
     states = [start] + kept if self.options["trace"] else [(self.reserved(), self.requested())]
-    summary["peak_reserved"] = max(state[0] for state in states)
+    summary["peak_reserved"], summary["peak_requested"] = max(states)
     return summary
 
 
@@ -223,8 +223,10 @@ def main():
   snapshot = {"segments": [device.segment(*one) for device in devices for one in device.ranges()],
               "device_traces": [device.trace[options["lost"]:] if options["trace"] else [] for device in devices]}
   if RELEASES.index(release) >= 1:
-    snapshot["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "", "max_split_size": -1,
-                                      "garbage_collection_threshold": 0.8, "expandable_segments": False,
+    setting = "expandable_segments:True" if options["expandable"] else ""
+    snapshot["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": setting, "max_split_size": -1,
+                                      "garbage_collection_threshold": 0.8,
+                                      "expandable_segments": bool(options["expandable"]),
                                       "roundup_power2_divisions": {"1": 0, "2": 0}}
   if RELEASES.index(release) >= 2:
     snapshot["external_annotations"] = [{"device": 0, "time_us": time, "name": "ProfilerStep#1", "stage": "START"}]

@@ -129,7 +129,7 @@ def summary_of(number, snapshot):
   device = device_of(number, snapshot)
   end = [device.used(), device.reserved()]
   used, reserved = end
-  peak, actions = [reserved, len(trace)], {}
+  peak, actions = [reserved, used, len(trace)], {}
   peak_blocks, peak_sites = dict(device.blocks), dict(device.sites)
   for i in range(len(trace) - 1, -1, -1):
     entry = trace[i]
@@ -143,9 +143,10 @@ def summary_of(number, snapshot):
     used += sign * entry["size"]
     sign = {"segment_alloc": -1, "segment_map": -1, "segment_free": 1, "segment_unmap": 1}.get(entry["action"], 0)
     reserved += sign * entry["size"]
-    # All events of one change have the same time. A peak is the state after all of them, and the first of equal states.
-    if (i == 0 or trace[i - 1]["time_us"] != entry["time_us"]) and reserved >= peak[0]:
-      peak = [reserved, i]
+    # All events of one change have the same time. A peak is the state after all of them. Of states with as much reserved
+    # memory, it is the one with the most blocks, and the first of equal ones.
+    if (i == 0 or trace[i - 1]["time_us"] != entry["time_us"]) and [reserved, used] >= peak[:2]:
+      peak = [reserved, used, i]
       peak_blocks, peak_sites = dict(device.blocks), dict(device.sites)
   assert [used, reserved] == [device.used(), device.reserved()]
   holders = {}
@@ -154,7 +155,7 @@ def summary_of(number, snapshot):
   times = [entry["time_us"] for entry in trace]
   assert times == sorted(times)
   return {"entries": len(trace), "actions": actions, "start": [used, reserved], "end": end, "peak_reserved": peak[0],
-          "peak_time_us": trace[peak[1] - 1]["time_us"] if peak[1] else None, "holders": holders,
+          "peak_time_us": trace[peak[2] - 1]["time_us"] if peak[2] else None, "holders": holders,
           "oom": [[entry["size"], entry["device_free"]] for entry in trace if entry["action"] == "oom"]}
 
 

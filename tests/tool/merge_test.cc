@@ -14,7 +14,7 @@
 #include "src/tool/profile/profile.h"
 #include "src/tool/serve/metrics_text.h"
 #include "src/tool/source/control_client.h"
-#include "tests/support/pprof_tool.h"
+#include "src/tool/symbols/profile_symbols.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/tool/profile_maker.h"
@@ -26,6 +26,7 @@ namespace {
 using hbmprof::tool::Ages;
 using hbmprof::tool::AnswerBudget;
 using hbmprof::tool::MergeMetrics;
+using hbmprof::tool::ParseWithLines;
 using hbmprof::tool::ProfileMerger;
 using hbmprof::tool::ProfileSet;
 using hbmprof::tool::RawProfile;
@@ -56,8 +57,8 @@ ProfileMaker Dump(const std::map<std::string, int64_t>& bytes) {
 
 TEST(ProfileMergerTest, EqualStacksBecomeOneSample) {
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"b", 100}, {"c", 10}})), {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1000}, {"b", 200}})), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"b", 100}, {"c", 10}})), {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1000}, {"b", 200}})), {}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.samples.size(), 3u);
   EXPECT_EQ(view.SumUnder("inuse_space", "b"), 300);
@@ -84,10 +85,10 @@ ProfileMaker DumpWithAges(uint32_t width_log2, uint32_t first, const std::vector
 
 TEST(AgesTest, AreAddedUpInTheWiderClasses) {
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 5, {1, 2, 3, 0, 4}, {7})), {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(4, 1, {10, 20}, {0, 0, 1})), {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"without", 100}})), {}, {}).ok());
-  const auto profiles = ProfileSet::Parse({{"merged", *merger.Take()}});
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(3, 5, {1, 2, 3, 0, 4}, {7})), {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(DumpWithAges(4, 1, {10, 20}, {0, 0, 1})), {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(Dump({{"without", 100}})), {}).ok());
+  const auto profiles = ParseWithLines({{"merged", *merger.Take()}});
   ASSERT_TRUE(profiles.ok()) << profiles.status();
   const ProfileSet::File& file = profiles->files()[0];
   EXPECT_EQ(file.info.UptimeSeconds(), 500);
@@ -159,44 +160,21 @@ TEST(AgesTest, SelectBuffersInTop) {
   EXPECT_THAT(RunTool({"top", "--older", "1m", "-t", "alloc_space", file}).err, HasSubstr("alloc_space"));
 }
 
-// In the real pprof.
-TEST(AgesTest, BecomeALabelForPprof) {
-  const std::string directory = NewDirectory();
-  const std::string before = directory + "/before.pb.gz";
-  const std::string after = directory + "/after.pb.gz";
-  DumpWithAges(4, 0, {5, 0, 1, 1}, {}).Write(directory + "/made1.pb.gz");
-  DumpWithAges(4, 0, {5, 0, 1, 1, 9}, {3}).Write(directory + "/made2.pb.gz");
-  EXPECT_EQ(RunTool({"convert", "--to", "births", directory + "/made1.pb.gz", "-o", before}).exit_code, 0);
-  EXPECT_EQ(RunTool({"convert", "--to", "births", directory + "/made2.pb.gz", "-o", after}).exit_code, 0);
-  EXPECT_THAT(RunTool({"convert", "--to", "births", after}).err, HasSubstr("has no ages of buffers"));
-  const ProfileView view(*ReadProfile(after));
-  EXPECT_EQ(view.SumWhere("inuse_space", "birth", "0"), 500);
-  EXPECT_EQ(view.SumWhere("inuse_objects", "birth", "64"), 9);
-  EXPECT_EQ(view.Sum("inuse_space"), 1600);
-  for (const PprofTool& pprof : PprofTools()) {
-    SCOPED_TRACE(pprof.name);
-    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=32s:", after}).out, HasSubstr("1100B"));
-    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=64s:", after}).out, HasSubstr("900B"));
-    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-tagfocus=birth=:31s", after}).out, HasSubstr("500B"));
-    EXPECT_THAT(pprof.Run({"-top", "-unit=bytes", "-diff_base", before, after}).out, HasSubstr("900B"));
-  }
-}
-
-TEST(ProfileMergerTest, SelectsByLabelsAndAddsLabels) {
+TEST(ProfileMergerTest, AddsLabels) {
   ProfileMerger merger;
   const RawProfile profile = Parsed(Dump({{"a", 1}, {"b", 2}}));
-  EXPECT_TRUE(merger.Add(profile, {{"phase", "b"}, {"device", "GPU:0"}}, {{"pid", "7"}}).ok());
-  EXPECT_TRUE(merger.Add(profile, {{"phase", "b"}, {"device", "GPU:1"}}, {{"pid", "8"}}).ok());
+  EXPECT_TRUE(merger.Add(profile, {{"pid", "7"}}).ok());
+  EXPECT_TRUE(merger.Add(profile, {{"pid", "8"}}).ok());
   const ProfileView view = Taken(merger);
-  EXPECT_EQ(view.samples.size(), 1u);
-  EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 2);
+  EXPECT_EQ(view.samples.size(), 4u);
+  EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 3);
 }
 
 TEST(ProfileMergerTest, LabelOfTheSameNameIsRenamed) {
   ProfileMaker maker;
   maker.Sample({maker.Frame("f")}, {1, 100}, {{"pid", "inner"}, {"phase", "a"}});
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(maker), {{"pid", "inner"}}, {{"pid", "7"}, {"name", "n"}}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(maker), {{"pid", "7"}, {"name", "n"}}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.SumWhere("inuse_space", "pid", "7"), 100);
   EXPECT_EQ(view.SumWhere("inuse_space", "exported_pid", "inner"), 100);
@@ -210,21 +188,15 @@ TEST(ProfileMergerTest, TypesAreMatchedByName) {
   ProfileMaker other(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "bytes"}});
   other.Sample({other.Frame("f")}, {7});
   ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(one), {}, {}).ok());
-  EXPECT_TRUE(merger.Add(Parsed(other), {}, {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(one), {}).ok());
+  EXPECT_TRUE(merger.Add(Parsed(other), {}).ok());
   const ProfileView view = Taken(merger);
   EXPECT_EQ(view.Sum("inuse_space"), 107);
   EXPECT_EQ(view.Sum("inuse_objects"), 1);
   ProfileMaker pages(std::vector<std::pair<std::string, std::string>>{{"inuse_space", "pages"}});
   ProfileMerger mixed;
-  EXPECT_TRUE(mixed.Add(Parsed(one), {}, {}).ok());
-  EXPECT_FALSE(mixed.Add(Parsed(pages), {}, {}).ok());
-}
-
-TEST(ProfileMergerTest, NothingSelectedIsAValidProfile) {
-  ProfileMerger merger;
-  EXPECT_TRUE(merger.Add(Parsed(Dump({{"a", 1}})), {{"phase", "z"}}, {}).ok());
-  EXPECT_TRUE(Taken(merger).samples.empty());
+  EXPECT_TRUE(mixed.Add(Parsed(one), {}).ok());
+  EXPECT_FALSE(mixed.Add(Parsed(pages), {}).ok());
 }
 
 hbmprof::tool::ProcessMetrics Of(const std::string& id, const std::string& name, const std::string& text) {

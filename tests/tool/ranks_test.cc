@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -108,6 +109,27 @@ TEST(Ranks, ComparesPeaksIfMostWasFreed) {
   EXPECT_EQ(Ranks({write(0, 1, 10)}, {"--type", "inuse_space"})["type"], "inuse_space");
 }
 
+// As in the rows of top.
+TEST(Ranks, PositionIsThatOfAllRanks) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 3; ++rank) {
+    ProfileMaker maker;
+    maker.Sample({maker.Frame("Same", "/src/a.cc", 7)}, {1, rank * kMiB});
+    maker.Sample({maker.Frame("Lines", "/src/a.cc", 10 + rank)}, {1, (1 + rank) * kMiB});
+    maker.Sample({maker.Frame("Files", "/src/" + std::to_string(rank) + ".cc", 1)}, {1, (1 + rank) * kMiB});
+    maker.Comment("environment RANK=" + std::to_string(rank));
+    paths.push_back(dir + "/" + std::to_string(rank) + ".pb.gz");
+    maker.Write(paths.back());
+  }
+  std::map<std::string, std::string> where;
+  const nlohmann::json rows = Ranks(paths)["rows"];
+  for (const nlohmann::json& row : rows) where[row["function"]] = row["where"];
+  const std::map<std::string, std::string> expected = {
+      {"Same", "/src/a.cc:7"}, {"Lines", "/src/a.cc"}, {"Files", "several files"}};
+  EXPECT_EQ(where, expected);
+}
+
 TEST(Ranks, FindsALargerAndASmallerRank) {
   const std::string dir = ScratchDir();
   std::vector<std::string> paths;
@@ -198,7 +220,7 @@ TEST(Ranks, RowsCanBeLabels) {
   const nlohmann::json json = Ranks(paths, {"--by", "library"});
   ASSERT_EQ(json["rows"].size(), 2u);
   EXPECT_EQ(json["equal_rows"], 1) << "own code";
-  EXPECT_EQ(json["rows"][0]["labels"]["library"], "unaccounted (contexts, modules, driver)");
+  EXPECT_EQ(json["rows"][0]["labels"]["library"], "unaccounted (contexts, driver, calls not recorded)");
   EXPECT_EQ(json["rows"][0]["outlier"]["rank"], "0");
   EXPECT_EQ(json["rows"][1]["labels"]["library"], "NCCL");
   EXPECT_EQ(json["rows"][1]["outlier"]["rank"], "2");

@@ -67,7 +67,6 @@ TEST(Moment, IsTheStateAtThatTime) {
   EXPECT_EQ(InUseAt(file, "0.5"), nlohmann::json::object());
   EXPECT_EQ(InUseAt(file, "1500ms"), page);
   EXPECT_EQ(InUseAt(file, "2s"), both);
-  EXPECT_EQ(InUseAt(file, "2023-11-14T22:13:22.5Z"), both);
   EXPECT_EQ(InUseAt(file, "peak"), both);
   EXPECT_EQ(InUseAt(file, "peak/GPU:0"), both);
   EXPECT_EQ(InUseAt(file, "oom"), page);
@@ -78,18 +77,56 @@ TEST(Moment, IsTheStateAtThatTime) {
   EXPECT_EQ(TrustIn(file + "@peak")["problems"], nlohmann::json::array());
 }
 
-TEST(Moment, TimeInTheSecondOfTheStartIsTheStart) {
+// The recording begins at 2023-11-14T22:13:20Z.
+TEST(Moment, CanBeATimeOfDay) {
+  const std::string file = SmallRecording();
+  EXPECT_THAT(InUseAt(file, "22:13:20"), nlohmann::json::object());
+  EXPECT_EQ(InUseAt(file, "22:13:22")["llm::Attention"], 16 * kMiB);
+  EXPECT_EQ(InUseAt(file, "2023-11-14T22:13:22Z"), InUseAt(file, "2s"));
+  EXPECT_EQ(InUseAt(file, "2023-11-14T23:13:22.5+01:00"), InUseAt(file, "2500ms"));
+  for (const char* outside : {"22:13:18", "22:13:26", "2023-11-14T22:13:10Z", "2023-11-15T22:13:22Z"}) {
+    EXPECT_THAT(RunTool({"top", file + "@" + outside}).err,
+                HasSubstr("the recording begins at 0.000000 s after the start, 2023-11-14T22:13:20Z, and ends"))
+        << outside;
+  }
+  EXPECT_THAT(RunTool({"timeline", file}).out, testing::StartsWith("start 2023-11-14T22:13:20Z\n"));
+}
+
+// All blocks are in one segment, so that only they show the parts of the program.
+TEST(Moment, PeakOfATagIsThatOfTheBlocks) {
   MadeRecording recording;
-  recording.mutable_tables().start_unix_nanos += 236 * kSecond / 1000;
-  recording.Alloc(kSecond, 0x1000, kMiB, recording.Site({{"main"}}));
-  const std::string file = ScratchDir() + "/late.hbmrec";
-  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
-  const std::string error = RunTool({"top", file + "@9"}).err;
-  const std::string start = "2023-11-14T22:13:20Z";
-  EXPECT_THAT(error, HasSubstr("begins at 0.000000 s after the start, " + start));
-  EXPECT_EQ(InUseAt(file, start), nlohmann::json::object());
-  EXPECT_EQ(InUseAt(file, "2023-11-14T22:13:21.236Z").size(), 1u) << "the end";
-  EXPECT_EQ(RunTool({"top", file + "@2023-11-14T22:13:19Z"}).exit_code, 2);
+  const auto block = [&](const std::string& function, const std::string& phase) {
+    MadeRecording::SiteOptions options;
+    options.tags = {{"phase", phase}};
+    options.from = "";
+    return recording.Site({{function}, {"main"}}, options);
+  };
+  MadeRecording::SiteOptions segment;
+  segment.kind = hbmprof::MemoryKind::kPool;
+  const uint32_t warm = block("Warm", "warm");
+  recording.Alloc(kSecond, 0x7F0000000000, 64 * kMiB, recording.Site({{"Grow"}, {"main"}}, segment))
+      .Alloc(2 * kSecond, MadeRecording::BlockId(0x7F0000000000), 8 * kMiB, block("Load", "load"))
+      .Alloc(3 * kSecond, MadeRecording::BlockId(0x7F0000800000), 30 * kMiB, warm)
+      .Free(4 * kSecond, MadeRecording::BlockId(0x7F0000800000))
+      .Alloc(5 * kSecond, MadeRecording::BlockId(0x7F0000800000), 20 * kMiB, warm)
+      .Alloc(6 * kSecond, MadeRecording::BlockId(0x7F0002000000), 1 * kMiB, block("Serve", "serve"));
+  const std::string file = ScratchDir() + "/tags.hbmrec";
+  auto writer = RecordingWriter::Create(file);
+  ASSERT_TRUE(writer.ok() && recording.WriteTo(**writer).ok());
+  const auto bytes_at = [&](const std::string& moment) {
+    std::map<std::string, int64_t> bytes = InUseAt(file, moment);
+    for (const auto& [function, count] : bytes) bytes[function] = count / kMiB;
+    return bytes;
+  };
+  using Bytes = std::map<std::string, int64_t>;
+  EXPECT_EQ(bytes_at("peak:phase=load"), (Bytes{{"Load", 8}, {"[idle memory of a pool]", 56}}));
+  EXPECT_EQ(bytes_at("peak:phase=warm"), (Bytes{{"Load", 8}, {"Warm", 30}, {"[idle memory of a pool]", 26}}));
+  EXPECT_EQ(bytes_at("peak:phase=serve"),
+            (Bytes{{"Load", 8}, {"Warm", 20}, {"Serve", 1}, {"[idle memory of a pool]", 35}}));
+  EXPECT_EQ(bytes_at("pool_peak"), bytes_at("peak:phase=warm"));
+  const CommandResult none = RunTool({"top", file + "@peak:phase=train"});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("nothing was allocated with the tag 'phase=train'"));
 }
 
 TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
@@ -159,7 +196,7 @@ TEST(Moment, ErrorSaysWhatThereIs) {
   EXPECT_THAT(error("mark:cold"), HasSubstr("the marks are: /profiles/warm.pb.gz"));
   EXPECT_THAT(error("6"), HasSubstr("ends 5.000000 s after the start"));
   for (const char* wrong : {"noon", "", "peakk", "-1", "mark"}) {
-    EXPECT_THAT(error(wrong), HasSubstr(file + ": '" + wrong + "' is no moment; write @end, @peak, @oom"));
+    EXPECT_THAT(error(wrong), HasSubstr(file + ": '" + wrong + "' is no moment; write @end, @peak, @pool_peak"));
   }
   EXPECT_THAT(error("peak/GPU:7"), HasSubstr("the recording has no memory 'GPU:7'; it has: GPU:0"));
   EXPECT_THAT(error("oom/GPU:7"), HasSubstr("the recording has no memory 'GPU:7'"));
@@ -179,7 +216,8 @@ TEST(Moment, FileWithAnAtInItsNameIsRead) {
   const std::string other = folder + "/a@peak";
   std::filesystem::copy_file(file, other);
   WriteFile(folder + "/a", "no recording");
-  EXPECT_EQ(ToolJson({"top", other, "-t", "inuse_space"})["total"], 0) << "the end, not the peak of a file 'a'";
+  const CommandResult top = RunTool({"top", "--json", other, "-t", "inuse_space"});
+  EXPECT_EQ(nlohmann::json::parse(top.out)["total"], 8 * kMiB) << "before the last free, not the peak of a file 'a'";
   EXPECT_EQ(InUseAt(other, "oom").size(), 1u);
 }
 
@@ -232,6 +270,62 @@ TEST(Moment, RecordingAloneIsItsEnd) {
   EXPECT_GT(direct["total"], 0);
 }
 
+// The interpreter frees the variables of a Python program at its end.
+TEST(Leaks, PythonProgramIsJudgedBeforeItsEnd) {
+  for (const bool goes_on : {false, true}) {
+    MadeRecording recording;
+    const uint32_t keep = recording.Site({{"keep"}, {"main"}});
+    for (int i = 1; i <= 40; ++i) recording.Alloc(i * kSecond, static_cast<uint64_t>(i) << 20, kMiB, keep);
+    recording.Mark(41 * kSecond, "end of Python");
+    if (goes_on) recording.Alloc(41 * kSecond, uint64_t{99} << 20, kMiB, keep).Free(42 * kSecond, uint64_t{99} << 20);
+    for (int i = 1; i <= 40; ++i) recording.Free(43 * kSecond, static_cast<uint64_t>(i) << 20);
+    const std::string file = ScratchDir() + "/python.hbmrec";
+    ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+    const nlohmann::json top = nlohmann::json::parse(RunTool({"top", "--json", file}).out);
+    EXPECT_EQ(top["type"], "inuse_space");
+    const CommandResult explain = RunTool({"explain", file});
+    EXPECT_EQ(explain.exit_code, 1);
+    EXPECT_THAT(explain.out, HasSubstr("1. LEAK  keep leaks "));
+    if (goes_on) continue;
+    EXPECT_EQ(top["total"], 40 * kMiB);
+    EXPECT_EQ(ToolJson({"top", file + "@end"})["type"], "peak_space");
+    EXPECT_THAT(explain.out, HasSubstr(file + "@mark:end of Python, 41.0 s: GPU:0 40.00 MiB of 64.00 MiB in use"));
+    const std::string said = file +
+                             ": shows @mark:end of Python, because the interpreter then frees the program's "
+                             "variables; @end is the state after that\n";
+    const std::vector<std::string> commands[] = {
+        {"explain", file}, {"leaks", file}, {"top", file}, {"report", file, "-o", file + ".html"}};
+    for (const std::vector<std::string>& command : commands) {
+      EXPECT_THAT(RunTool(command).err, HasSubstr(said)) << command[0];
+    }
+    const CommandResult leaks = RunTool({"leaks", file});
+    EXPECT_EQ(leaks.exit_code, 1);
+    EXPECT_THAT(leaks.out, HasSubstr("1. LEAK  keep leaks "));
+  }
+}
+
+// main() has freed its variables before the interpreter ends, except 4 bytes, as tensor.item() leaves them.
+TEST(Leaks, PythonProgramIsJudgedBeforeTheEndOfItsMain) {
+  MadeRecording recording;
+  MadeRecording::SiteOptions pinned;
+  pinned.kind = hbmprof::MemoryKind::kPinnedHost;
+  const uint32_t keep = recording.Site({{"keep"}, {"main"}});
+  recording.Alloc(kSecond, 0x100, 4, recording.Site({{"item"}, {"main"}}, pinned));
+  for (int i = 1; i <= 40; ++i) recording.Alloc(i * kSecond, static_cast<uint64_t>(i) << 20, kMiB, keep);
+  for (int i = 1; i <= 40; ++i) recording.Free(41 * kSecond, static_cast<uint64_t>(i) << 20);
+  recording.Mark(41 * kSecond + 1000, "end of Python");
+  const std::string file = ScratchDir() + "/main.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const CommandResult leaks = RunTool({"leaks", file});
+  EXPECT_EQ(leaks.exit_code, 1);
+  EXPECT_THAT(leaks.out, HasSubstr("1. LEAK  keep leaks "));
+  EXPECT_EQ(nlohmann::json::parse(RunTool({"top", "--json", file}).out)["total"], 40 * kMiB + 4);
+  // A profile of the end shows the peak, and its growth is not judged.
+  ASSERT_EQ(RunTool({"dump", file + "@end", "-o", file + ".pb.gz"}).exit_code, 0);
+  EXPECT_EQ(nlohmann::json::parse(RunTool({"top", "--json", file + ".pb.gz"}).out)["type"], "peak_space");
+  EXPECT_EQ(RunTool({"explain", file + ".pb.gz"}).exit_code, 2);
+}
+
 TEST(Leaks, JudgesTheStatesOfARecording) {
   const std::string file = ScratchDir() + "/leak.hbmrec";
   MadeLoad load;
@@ -277,14 +371,11 @@ TEST(Who, FindsTheBufferOfAnInteriorAddress) {
   EXPECT_THAT(result.out, HasSubstr("main"));
 }
 
-TEST(Who, ShowsNeighboursAndTimes) {
+TEST(Who, ShowsTheBufferOfATime) {
   const std::string file = SmallRecording();
   CommandResult result = RunTool({"who", file + "@2.5s", "0x7f0001000123"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(
-      result.out,
-      HasSubstr("before  0x7f0000000000 to 0x7f0000800000  8.00 MiB  GPU:0 device  llm::KvCache::AllocatePage"));
-  EXPECT_THAT(result.out, HasSubstr("nothing after it"));
+  EXPECT_THAT(result.out, HasSubstr("0x7f0001000000 to 0x7f0002000000  16.00 MiB  GPU:0 device  llm::Attention"));
   result = RunTool({"who", file + "@4.5s", "0x7f0001000123"});
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out,
@@ -388,7 +479,7 @@ TEST(Tables, HaveEachEventOnce) {
   EXPECT_EQ(failed, int64_t{40} << 30);
 
   EXPECT_EQ(csv.out.substr(0, csv.out.find('\n')),
-            "time_ns,time,event,bytes,change,in_use,id,thread,device,space,kind,site,allocator,pool,name,tags,host,"
+            "time_ns,unix_ns,event,bytes,change,in_use,id,thread,device,space,kind,site,allocator,pool,name,tags,host,"
             "process");
   const CommandResult to_file = RunTool({"convert", file, "--to", "csv", "-o", file + ".csv"});
   EXPECT_EQ(to_file.exit_code, 0) << to_file.err;
@@ -437,14 +528,15 @@ TEST(Tables, HaveTheSamplesOfProfiles) {
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1]["host"], "node-1");
   EXPECT_EQ(rows[1]["process"], 42);
-  EXPECT_EQ(rows[1]["time"], "2023-11-14T22:13:21.123456Z");
+  EXPECT_EQ(rows[1]["unix_ns"], 1700000001123456789);
   EXPECT_EQ(rows[1]["stack"], "main;f,\"quoted\"");
   EXPECT_EQ(rows[1]["name"], "f,\"quoted\"");
   EXPECT_EQ(rows[1]["labels"], "{\"model\":\"base\"}");
   EXPECT_EQ(rows[1]["inuse_space"], 1001);
   const CommandResult csv = RunTool({"convert", files[0], "--to", "csv"});
-  EXPECT_THAT(csv.out, HasSubstr("file,time,host,process,device,kind,allocator,name,where,stack,labels,inuse_objects,"
-                                 "inuse_space\n"));
+  EXPECT_THAT(csv.out,
+              HasSubstr("file,unix_ns,host,process,device,kind,allocator,name,where,stack,labels,inuse_objects,"
+                        "inuse_space\n"));
   EXPECT_THAT(csv.out, HasSubstr(",\"main;f,\"\"quoted\"\"\",\"{\"\"model\"\":\"\"base\"\"}\",1,1000\n"));
 }
 

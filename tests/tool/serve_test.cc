@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
 #include "tests/support/program_run.h"
@@ -131,6 +132,40 @@ TEST_F(ServeTest, HeapIsTheProfileOfAProcess) {
   EXPECT_EQ(server.End(), 0);
 }
 
+TEST_F(ServeTest, ProfileByNameHasTheDevicesOfItsProcess) {
+  Start();
+  const Server server(sockets_, {});
+  for (const char* query : {"?name=control_program", ""}) {
+    const ProfileView view = View(HttpGet(server.port(), std::string("/debug/pprof/heap") + query));
+    EXPECT_EQ(view.Comment("device sim:0", "in_use"), "3000000");
+  }
+  Start();
+  EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap?name=control_program")).Comment("device sim:0", "in_use"),
+            "")
+      << "the sum of two processes";
+}
+
+TEST_F(ServeTest, RouteOfOneProcessListsTheProcesses) {
+  const RunningProgram& one = Start();
+  const Server server(sockets_, {});
+  EXPECT_TRUE(nlohmann::json::parse(HttpGet(server.port(), "/explain.json").body)["findings"].is_array())
+      << "there is only one";
+  const RunningProgram& other = Start();
+  for (const char* path : {"/explain.json", "/report", "/report?name=control_program"}) {
+    const HttpAnswer answer = HttpGet(server.port(), path);
+    EXPECT_EQ(answer.status, 400) << path;
+    EXPECT_THAT(answer.body, AllOf(HasSubstr("this route answers for one process: add pid=ID, one of: "),
+                                   HasSubstr(std::to_string(one.pid()) + " control_program"),
+                                   HasSubstr(std::to_string(other.pid()) + " control_program")));
+  }
+}
+
+TEST_F(ServeTest, PageIsNoProfileAndTheMessageNamesTheRoute) {
+  const Server server(sockets_, {});
+  EXPECT_THAT(RunTool({"explain", server.url()}).err,
+              HasSubstr(server.url() + ": is a web page; `hbmprof serve` has profiles at /debug/pprof/heap?pid=ID"));
+}
+
 TEST_F(ServeTest, CommandsReadAUrl) {
   const RunningProgram& program = Start();
   const Server server(sockets_, {});
@@ -139,6 +174,7 @@ TEST_F(ServeTest, CommandsReadAUrl) {
   EXPECT_EQ(top.exit_code, 0) << top.err;
   EXPECT_THAT(top.out, HasSubstr("3000000 B"));
   const CommandResult missing = RunTool({"top", server.url() + "/debug/pprof/heap?pid=1"});
+  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?tag=phase:decode").status, 400);
   EXPECT_EQ(missing.exit_code, 2);
   EXPECT_THAT(missing.err, HasSubstr("the server answers 404 no such process has a control channel that answers"));
 }
@@ -153,14 +189,6 @@ TEST_F(ServeTest, HeapByNameAddsProcessesUp) {
     EXPECT_EQ(view.SumWhere("inuse_space", "pid", std::to_string(one.pid())), 3'000'000);
     EXPECT_EQ(view.SumWhere("inuse_space", "name", "control_program"), 6'000'000);
   }
-}
-
-TEST_F(ServeTest, HeapSelectsByTag) {
-  Start();
-  const Server server(sockets_, {});
-  EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap?tag=device%3Dsim:0")).Sum("inuse_space"), 3'000'000);
-  EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap?tag=device=GPU:1")).Sum("inuse_space"), 0);
-  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?tag=device").status, 400);
 }
 
 TEST_F(ServeTest, MetricsHaveEveryProcess) {
@@ -217,6 +245,25 @@ TEST_F(ServeTest, ProcessesHaveAHistory) {
   EXPECT_EQ(process["memories"][0]["name"], "sim:0");
 }
 
+TEST_F(ServeTest, EndedProcessStays) {
+  RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  const std::string pid = std::to_string(program.pid());
+  const std::string said = HttpGet(server.port(), "/explain.json?pid=" + pid).body;
+  EXPECT_THAT(said, HasSubstr("growth NOT judged"));
+  const auto has = [](const std::string& text) {
+    return [text](const std::string& body) { return body.find(text) != std::string::npos; };
+  };
+  GetUntil(server.port(), "/processes.json", has("growth NOT judged"));
+  program.Wait();
+  const auto process =
+      nlohmann::json::parse(GetUntil(server.port(), "/processes.json", has("\"ended\":true")))["processes"][0];
+  EXPECT_EQ(process["id"], pid);
+  EXPECT_EQ(process["history"][0], 3'000'000);
+  EXPECT_EQ(process["explain"], nlohmann::json::parse(said)) << "the last answer";
+  EXPECT_EQ(HttpGet(server.port(), "/explain.json?pid=" + pid).status, 404);
+}
+
 // --- Who may read it ---
 
 TEST_F(ServeTest, RefusesForeignHosts) {
@@ -264,6 +311,14 @@ TEST_F(ServeTest, RequiresTheToken) {
   const std::string address =
       "127.0.0.1:" + std::to_string(server.port()) + "/debug/pprof/heap?pid=" + std::to_string(program.pid());
   EXPECT_EQ(RunTool({"top", std::string("http://me:") + kToken + "@" + address}).exit_code, 0);
+  // The token of a file is not in the list of processes.
+  const CommandResult of_file = RunTool({"top", "http://" + address, "--token-file", file});
+  EXPECT_EQ(of_file.exit_code, 0) << of_file.err;
+  EXPECT_EQ(RunTool({"diff", "--token-file", file, "http://" + address, "http://" + address}).exit_code, 0);
+  EXPECT_EQ(RunTool({"top", "--token-file", file, "http://me:wrong-password@" + address}).exit_code, 2);
+  chmod(file.c_str(), 0644);
+  EXPECT_THAT(RunTool({"top", "--token-file", file, "http://" + address}).err,
+              HasSubstr("--token-file " + file + ": every user can read the token; chmod o-r"));
   const CommandResult wrong = RunTool({"top", "http://me:wrong-password@" + address});
   EXPECT_EQ(wrong.exit_code, 2);
   EXPECT_THAT(wrong.err, AllOf(HasSubstr("the server answers 401"), Not(HasSubstr("wrong-password"))));
@@ -312,9 +367,8 @@ std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const
                                                     {"serve", "--token-file", url},
                                                     {"--reference", url},
                                                     {"help", url},
-                                                    {"ps", url},
-                                                    {"ps", "--socket-dir", url}};
-  for (const char* format : {"births", "csv", "perfetto", "memory_viz", "xplane"}) {
+                                                    {"ps", url}};
+  for (const char* format : {"csv", "perfetto", "memory_viz", "xplane"}) {
     commands.push_back({"convert", url, "--to", format, "-o", file(format)});
   }
   return commands;
@@ -393,6 +447,7 @@ TEST_F(ServeTest, ServesNoFiles) {
         "//etc/passwd", "/serve.js/../../etc/passwd", "/debug/pprof/heap/../../../etc/passwd", "/debug/pprof/"}) {
     const HttpAnswer answer = HttpGet(server.port(), path);
     EXPECT_EQ(answer.status, 404) << path;
+    EXPECT_THAT(answer.body, AllOf(HasSubstr(" /metrics"), HasSubstr(" /processes.json"), HasSubstr(" /explain.json")));
     EXPECT_THAT(answer.body, Not(HasSubstr("root:"))) << path;
   }
   for (const char* pid : {"../../../../tmp/x", "%2e%2e%2fx", "1%00", "1%0aprofile", "*"}) {
@@ -593,7 +648,7 @@ TEST_F(ServeTest, ABadAnswerDoesNotHideOtherProcesses) {
     });
     const Server server(sockets_, {"--max-samples", "0", "--max-bytes", "0"});
     EXPECT_EQ(View(HttpGet(server.port(), "/debug/pprof/heap")).Sum("inuse_space"), 3'000'000);
-    EXPECT_GE(HttpGet(server.port(), "/debug/pprof/heap?pid=77&tag=a=b").status, 400) << "there is no other";
+    EXPECT_GE(HttpGet(server.port(), "/debug/pprof/heap?name=large").status, 400) << "there is no other";
   }
   EXPECT_GT(program.pid(), 0);
 }
@@ -649,7 +704,7 @@ TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
   options.answer_bytes = 48 << 20;
   hbmprof::tool::Fleet fleet(options);
   const auto server = ServerWith(10, [&fleet](const HttpRequest&) {
-    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""}, {});
+    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""});
     HttpResponse response = Body(profile.ok() ? std::move(profile->bytes) : std::string(profile.status().message()));
     if (profile.ok()) response.held = std::move(profile->held);
     if (!profile.ok()) response.status = 503;
@@ -667,7 +722,6 @@ TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
     if (status != 200) usleep(50'000);
   }
   EXPECT_EQ(status, 200) << "the first answer has ended";
-  fleet.Stop();
 }
 
 TEST(HttpServerTest, EndsAlthoughAClientTakesNothing) {
@@ -724,8 +778,17 @@ std::string HostileAnswer(const std::string& request) {
            hostile + "\n";
   }
   if (request.rfind("metrics", 0) == 0) return "# TYPE x gauge\nx{a=\"" + hostile + "\"} 1\n} 5\nx 1 \xff\n";
-  ProfileMaker maker;
-  maker.Sample({maker.Frame(hostile, "/" + hostile + ".cc", 3)}, {1, 4096}, {{"device", hostile}});
+  if (request == "stats") return "{" + hostile;
+  ProfileMaker maker(
+      {{"alloc_objects", "count"}, {"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});
+  maker.Comment("hbmprof version=1 host=h pid=77 uptime=63");
+  const std::vector<int64_t> values = {64, 64 * 4096, 64, 64 * 4096};
+  hbmprof::pprof::Ages& ages =
+      *maker.Sample({maker.Frame(hostile, "/" + hostile + ".cc", 3)}, values, {{"device", hostile}}).mutable_ages();
+  for (int i = 0; i < 64; ++i) {
+    ages.add_born_bytes(4096);
+    ages.add_born_counts(1);
+  }
   return maker.Bytes();
 }
 
@@ -748,17 +811,16 @@ TEST_F(ServeTest, PageShowsHostileNamesAsText) {
   EXPECT_THAT(page, HasSubstr("<title>Device memory of this host</title>"));
   EXPECT_THAT(page, Not(HasSubstr("<img")));
   EXPECT_THAT(page, Not(HasSubstr("<script>")));
-  EXPECT_THAT(page, HasSubstr("Top sites of &lt;img src=x"));
-  EXPECT_THAT(page, HasSubstr("<td class=\"name\">&lt;img src=x")) << "the call site";
+  EXPECT_THAT(page, HasSubstr("<span class=\"tag leak\">LEAK</span> &lt;img src=x"));
   EXPECT_THAT(page, HasSubstr("4.00 KiB of 9.77 KiB"));
   const std::string report = Browse(directory_, server.url() + "/report?pid=77");
-  EXPECT_THAT(report, HasSubstr("<title>Device memory: process 77</title>"));
+  EXPECT_THAT(report, HasSubstr("<title>Device memory: 77</title>"));
   EXPECT_THAT(report, Not(HasSubstr("<img")));
   EXPECT_THAT(HttpGet(server.port(), "/metrics").body,
               AllOf(HasSubstr("x{pid=\"77\",name="), Not(HasSubstr("\n} 5")), Not(HasSubstr("\xff"))));
 }
 
-TEST_F(ServeTest, PageShowsSitesOfTheProcess) {
+TEST_F(ServeTest, PageShowsWhatExplainSays) {
   if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
   const RunningProgram& program = Start();
   const Server server(sockets_, {});
@@ -766,14 +828,60 @@ TEST_F(ServeTest, PageShowsSitesOfTheProcess) {
            [](const std::string& body) { return body.find("sim:0") != std::string::npos; });
   const std::string page = Browse(directory_, server.url() + "/");
   EXPECT_THAT(page, HasSubstr("1 process with a control channel in " + sockets_));
-  EXPECT_THAT(page, HasSubstr("Top sites of control_program (" + std::to_string(program.pid()) + "): 2.86 MiB"));
-  EXPECT_THAT(page, HasSubstr("LoadWeights"));
-  EXPECT_THAT(page, HasSubstr("href=\"report?pid=" + std::to_string(program.pid()) + "\""));
+  const std::string trust = "trust: complete since the start; 0 dropped; recording on; growth NOT judged: ";
+  EXPECT_THAT(page, HasSubstr("no finding, but not all could be judged. " + trust)) << "it is too young";
+  EXPECT_THAT(page, HasSubstr("href=\"" + server.url() + "/report?pid=" + std::to_string(program.pid()) + "\""));
+}
+
+TEST_F(ServeTest, PageWithATokenInItsUrlShowsTheProcesses) {
+  if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
+  Start();
+  const std::string file = directory_ + "/token";
+  WriteFile(file, kToken);
+  chmod(file.c_str(), 0600);
+  const Server server(sockets_, {"--token-file", file});
+  sleep(1);  // until the first point of the history
+  const std::string host = "127.0.0.1:" + std::to_string(server.port());
+  const std::string page = Browse(directory_, std::string("http://user:") + kToken + "@" + host + "/");
+  EXPECT_THAT(page, HasSubstr("1 process with a control channel in " + sockets_));
+  EXPECT_THAT(page, AllOf(HasSubstr("href=\"http://" + host + "/report?pid="), Not(HasSubstr(kToken))));
+}
+
+// On a telephone. No letter is outside of the page, or of a part that cuts.
+TEST_F(ServeTest, PageFitsIntoFourHundredPixels) {
+  if (RunCommand({"chromium", "--version"}).exit_code != 0) GTEST_SKIP() << "chromium is not here";
+  const std::string name = "a_long_name::of_a_function<without::a, space>::operator()_" + std::string(80, 'x');
+  const nlohmann::json finding = {
+      {"code", "OUT_OF_MEMORY"}, {"advice", true}, {"sentence", name + " leaks 1.00 MiB/s"}, {"action", name}};
+  nlohmann::json process = {
+      {"id", "1234567.2"}, {"name", name}, {"seconds", 100}, {"history", {1, 2, 1 << 30}}, {"ended", true}};
+  process["last_answer"] = 3000;
+  process["memories"].push_back(
+      {{"name", "GPU:0 pinned_host"}, {"in_use", 1 << 30}, {"peak", 1 << 30}, {"limit", 1 << 30}});
+  process["explain"] = {{"findings", {finding, finding, finding}}, {"more", 1}, {"trust", "trust: " + name}};
+  nlohmann::json answer = {{"interval", 5}, {"directory", "/run/" + name}, {"processes", {process, process}}};
+  answer["silent"].push_back(name);
+  std::string page = hbmprof::tool::kServeHtml;
+  page.insert(page.find("</head>"), std::string("<style>") + hbmprof::tool::kReportCss + hbmprof::tool::kServeCss +
+                                        "html { width: 400px; }</style>");
+  page.insert(page.find("</body>"),
+              "<pre id=said></pre><script>window.fetch = async () => ({ok: true, json: async () => (" + answer.dump() +
+                  ")});" + hbmprof::tool::kServeJs + R"(
+setTimeout(() => {
+  const all = [...document.querySelectorAll("body *")].filter(one => one.id !== "said");
+  const isCut = one => getComputedStyle(one).overflowX !== "visible" && one.scrollWidth > one.clientWidth + 1;
+  const wrong = all.filter(one => one.getBoundingClientRect().right > 400.5 || isCut(one));
+  $("said").textContent = document.querySelectorAll(".card").length + " cards; cut: " +
+    wrong.map(one => one.tagName + " " + one.className).join(", ");
+}, 500);
+</script>)");
+  WriteFile(directory_ + "/driven.html", page);
+  EXPECT_THAT(Browse(directory_, "file://" + directory_ + "/driven.html"),
+              HasSubstr("id=\"said\">2 cards; cut: </pre>"));
 }
 
 TEST(ServePage, ParsesNoHtml) {
-  std::ifstream file(HBMPROF_SERVE_SCRIPT);
-  const std::string script{std::istreambuf_iterator<char>(file), {}};
+  const std::string script = hbmprof::tool::kServeJs;
   ASSERT_THAT(script, HasSubstr("use strict"));
   for (const char* parser : {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser",
                              "createContextualFragment", "srcdoc", "setHTML", "eval(", "Function("}) {

@@ -387,6 +387,81 @@ TEST(Top, ValueOfADifferenceIsItsNetSum) {
   EXPECT_NE(result.out.find("-3.00 KiB  -75.00%"), std::string::npos) << result.out;
 }
 
+// Failed before: the line that contributes most stood for all.
+TEST(Top, SumOverSeveralLinesHasNoLine) {
+  ProfileMaker maker;
+  const uint64_t one_line = maker.Frame("one_line", "/src/a.py", 1);
+  const uint64_t main = maker.Frame("main", "/src/a.py", 9);
+  maker.Sample({maker.Frame("lines", "/src/a.py", 2), one_line, main}, {1, 100});
+  maker.Sample({maker.Frame("lines", "/src/a.py", 3), one_line, main}, {1, 10});
+  maker.Sample({maker.Frame("files", "/src/a.py", 4), one_line, maker.Frame("main", "/src/a.py", 10)}, {1, 10});
+  maker.Sample({maker.Frame("files", "/src/b.py", 4), one_line, main}, {1, 10});
+  maker.Sample({maker.Frame("flat", "/src/c.py", 5), main}, {1, 10});
+  maker.Sample({one_line, maker.Frame("flat", "/src/c.py", 6), main}, {1, 10});
+  const std::string path = ScratchDir() + "/lines.pb.gz";
+  maker.Write(path);
+  std::map<std::string, std::string> where;
+  const nlohmann::json top = ToolJson({"top", path});
+  for (const auto& row : top["rows"]) where[row["function"]] = row["where"];
+  const std::map<std::string, std::string> expected = {{"one_line", "/src/a.py:1"},
+                                                       {"main", "/src/a.py"},
+                                                       {"lines", "/src/a.py"},
+                                                       {"files", "several files"},
+                                                       {"flat", "/src/c.py:5"}};
+  EXPECT_EQ(where, expected);
+  where.clear();
+  const nlohmann::json tree = ToolJson({"top", "--tree", path});
+  for (const auto& node : tree["nodes"]) where[node["function"]] = node["where"];
+  EXPECT_EQ(where["main"], "/src/a.py");
+  EXPECT_EQ(where["files"], "several files");
+  EXPECT_EQ(where["one_line"], "/src/a.py:1");
+}
+
+// As in the profiles that JAX writes: two classes of a file have a method of the same name.
+TEST(Top, FunctionsOfPythonWithOtherFirstLinesHaveRowsOfTheirOwn) {
+  ProfileMaker maker;
+  const auto method = [&](int64_t first_line) {
+    return maker.Location(0, 0, {{maker.Function("__init__", "", "/src/layers.py", first_line), first_line + 1}});
+  };
+  maker.Sample({method(10)}, {1, 100});
+  maker.Sample({method(20)}, {1, 1000});
+  maker.Sample({method(20)}, {1, 30});
+  const std::string path = ScratchDir() + "/methods.pb.gz";
+  maker.Write(path);
+  std::map<std::string, int64_t> rows;
+  const nlohmann::json top = ToolJson({"top", path});
+  for (const auto& row : top["rows"]) rows[row["where"]] = row["flat"];
+  EXPECT_EQ(rows, (std::map<std::string, int64_t>{{"/src/layers.py:11", 100}, {"/src/layers.py:21", 1030}}));
+}
+
+TEST(Top, HeadHasTheWarningsAndThePeakOfTheDevice) {
+  ProfileMaker maker;
+  maker.Sample({maker.Frame("load")}, {1, 100});
+  maker.Comment("warning text=the%20arrays%20of%20JAX%20are%20not%20shown");
+  maker.Comment("device GPU:0 space=device in_use=1024 peak=2048 driver_peak=4096");
+  maker.Comment("device GPU:1 space=device in_use=1024 peak=2048 driver_peak=2049");
+  const std::string path = ScratchDir() + "/head.pb.gz";
+  maker.Write(path);
+  const std::string text = RunTool({"top", path}).out;
+  EXPECT_NE(text.find("INCOMPLETE: the arrays of JAX are not shown\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("GPU:0: in use 1.00 KiB, peak 2.00 KiB (4.00 KiB with temporaries and other memory that is not "
+                      "recorded)\n"),
+            std::string::npos)
+      << text;
+  EXPECT_NE(text.find("GPU:1: in use 1.00 KiB, peak 2.00 KiB\n"), std::string::npos) << text;
+}
+
+TEST(Top, HeadSaysThatValuesOfTagsWereNotKept) {
+  ProfileMaker maker;
+  maker.Comment("tracker dropped_records=0 dropped_tag_values=234");
+  maker.Sample({maker.Frame("f")}, {1, 10}, {{"request", "other"}});
+  const std::string path = ScratchDir() + "/tags.pb.gz";
+  maker.Write(path);
+  const std::string text = RunTool({"top", "--by", "request", path}).out;
+  const char* const note = "\nnote: 234 tags became `other` or had no effect: a process keeps 1,000 values of a tag\n";
+  EXPECT_NE(text.find(note), std::string::npos) << text;
+}
+
 TEST(Top, CodeOutsideOfAllBinariesHasNoPosition) {
   ProfileMaker maker;
   const uint64_t in_binary = maker.Location(maker.Mapping(0x1000, 0x2000, 0, "/bin/app"), 0x1010, {});

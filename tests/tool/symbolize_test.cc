@@ -8,12 +8,10 @@
 #include <fstream>
 #include <map>
 #include <sstream>
-#include <thread>
 #include <vector>
 
 #include "src/symbolize/demangle.h"
-#include "src/tool/symbols/debug_files.h"
-#include "src/tool/util/memory_limit.h"
+#include "src/tool/symbols/debug_info.h"
 #include "tests/support/profile_checker.h"
 #include "tests/tool/profile_maker.h"
 #include "tests/tool/tool.h"
@@ -198,12 +196,40 @@ TEST_F(Symbolize, AgreesWithAddr2line) {
   }
 }
 
+// The functions and their sums do not depend on it, so that a profile can be compared with one whose binary is gone.
+TEST_F(Symbolize, AnswersHaveLinesWhereTheBinaryIs) {
+  const fs::path here = dir_ + "/here";
+  fs::create_directories(here);
+  const fs::path program = HBMPROF_SYMBOLIZE_PROGRAM;
+  const fs::path library = HBMPROF_SYMBOLIZE_LIBRARY;
+  for (const fs::path& file : {program, library}) fs::copy(file, here);
+  const std::string profile = dir_ + "/here.pb.gz";
+  MustRun({(here / program.filename()).string(), profile});
+  const auto rows = [&](int* with_lines) {
+    std::vector<std::pair<std::string, int64_t>> functions;
+    *with_lines = 0;
+    const nlohmann::json top = ToolJson({"top", "--no-own", profile});
+    for (const auto& row : top["rows"]) {
+      functions.emplace_back(row["function"], row["flat"]);
+      *with_lines += row["where"].get<std::string>().find(".cc:") != std::string::npos ? 1 : 0;
+    }
+    return functions;
+  };
+  int with_lines = 0;
+  const auto present = rows(&with_lines);
+  EXPECT_GE(with_lines, 3);
+  fs::remove_all(here);
+  const auto gone = rows(&with_lines);
+  EXPECT_EQ(with_lines, 0);
+  EXPECT_EQ(present, gone);
+}
+
 TEST_F(Symbolize, JsonSaysWhatWasFound) {
   const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_ + "/symbols", "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const nlohmann::json json = nlohmann::json::parse(result.out, nullptr, false);
   EXPECT_EQ(SchemaProblem(nlohmann::json::parse(std::ifstream(HBMPROF_SCHEMAS "/symbolize.json")), json), "");
-  EXPECT_EQ(json["written"], nlohmann::json::array({named_}));
+  EXPECT_EQ(json["file"], named_);
   int with_lines = 0;
   for (const nlohmann::json& module : json["modules"]) {
     const auto file = unstripped_.find(fs::path(module["module"].get<std::string>()).filename());
@@ -301,27 +327,6 @@ TEST_F(Symbolize, ReadsClangWithoutAranges) {
   const CommandResult result = Symbolized({raw_, "-o", named_, "--debug-dir", dir_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   ExpectAsAddr2line();
-}
-
-TEST(SymbolizeOutput, RefusesTwoProfilesWithOneOutputFile) {
-  const std::string dir = ScratchDir();
-  ProfileMaker maker;
-  maker.Sample({maker.Frame("f")}, {1, 2});
-  for (const char* folder : {"/a", "/b", "/out"}) fs::create_directory(dir + folder);
-  for (const char* file : {"/a/x", "/b/x", "/b/y"}) maker.Write(dir + file);
-  const CommandResult same = RunTool({"symbolize", "-o", dir + "/out", dir + "/b/y", dir + "/a/x", dir + "/b/x"});
-  EXPECT_EQ(same.exit_code, 2);
-  EXPECT_THAT(same.err, HasSubstr(dir + "/a/x and " + dir + "/b/x would both be written to " + dir + "/out/x"));
-  EXPECT_TRUE(fs::is_empty(dir + "/out"));
-  EXPECT_EQ(RunTool({"symbolize", "-o", dir + "/out", dir + "/b/y", dir + "/a/x"}).exit_code, 0);
-  EXPECT_TRUE(fs::exists(dir + "/out/x") && fs::exists(dir + "/out/y"));
-}
-
-// The thread sanitizer finds an access without a lock.
-TEST(MemoryLimit, SeveralThreadsCountTheirInput) {
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) threads.emplace_back([] { hbmprof::tool::CountInput(1); });
-  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(DebugFiles, ReportFoldersNotSearchedCompletely) {

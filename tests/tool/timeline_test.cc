@@ -56,8 +56,8 @@ std::string Written(const MadeLoad& load) {
 
 constexpr char kIdle[] = "[idle memory of a pool]";
 
-// The peak of device memory of GPU:0, as RecordingState has it. With `is_last`, of all instants with the most bytes,
-// the last one at which a buffer changed.
+// The peak of device memory of GPU:0, as RecordingState has it. Of all instants with the most bytes, the first one with
+// the least idle memory; with `is_last`, the last one at which a buffer changed.
 struct Peak {
   int64_t bytes = 0;
   int64_t time = 0;     // since the start
@@ -70,30 +70,38 @@ Peak PeakOf(const std::string& path, bool is_last = false) {
   const RecordingTables& tables = (*recording)->tables();
   Peak peak;
   size_t at = 0;  // number of events
+  const auto idle_in = [&tables](const RecordingState& state) {
+    int64_t idle = 0;
+    for (uint32_t i = 0; i < tables.sites.size(); ++i) {
+      if (hbmprof::internal::AccountOf(tables.sites[i]) != 0) continue;
+      if (tables.IsOfPool(i)) idle -= state.site_bytes(i);
+      if (tables.IsSegment(i)) idle += state.site_bytes(i);
+    }
+    return idle;
+  };
   for (const bool is_second : {false, true}) {
     RecordingState state(tables);
     (*recording)->Rewind();
     if (!is_second) peak.bytes = state.bytes_in_use(0);
+    if (!is_second) peak.idle = idle_in(state);
     RecordedEvent event;
     for (size_t count = 1; !(is_second && count > at) && (*recording)->Next(&event); ++count) {
       state.Apply(event);
       const bool changes_buffer = event.site < tables.sites.size() && event.kind != RecordedKind::kFailed;
       if (is_second || event.is_continued || (is_last && !changes_buffer)) continue;
-      if (state.bytes_in_use(0) < peak.bytes + (is_last ? 0 : 1)) continue;
+      if (state.bytes_in_use(0) < peak.bytes) continue;
+      const bool is_higher = state.bytes_in_use(0) > peak.bytes;
+      if (!is_last && !is_higher && idle_in(state) >= peak.idle) continue;
       peak.bytes = state.bytes_in_use(0);
+      peak.idle = idle_in(state);
       peak.time = event.time - tables.start_time;
       at = count;
     }
     if (!is_second) continue;
     for (uint32_t i = 0; i < tables.sites.size(); ++i) {
-      if (state.AccountOf(i) != 0 || state.site_bytes(i) == 0) continue;
+      if (hbmprof::internal::AccountOf(tables.sites[i]) != 0 || state.site_bytes(i) == 0) continue;
       const auto& stack = tables.names.stacks[tables.sites[i].stack].return_addresses;
-      if (tables.IsOfPool(i)) peak.idle -= state.site_bytes(i);
-      if (tables.IsSegment(i)) {
-        peak.idle += state.site_bytes(i);
-      } else {
-        peak.holders[tables.functions.at(stack[0] - 1).name] += state.site_bytes(i);
-      }
+      if (!tables.IsSegment(i)) peak.holders[tables.functions.at(stack[0] - 1).name] += state.site_bytes(i);
     }
   }
   return peak;
@@ -160,8 +168,9 @@ BytesByName HoldersOfXprof(const Json& memory, int64_t* idle) {
     if (op == "unused preallocated device memory" && idle != nullptr) {
       *idle += bytes;
     } else {
-      EXPECT_THAT(op, HasSubstr(" [llm_server]"));
-      if (bytes != 0) holders[op.substr(0, op.find(" ["))] += bytes;
+      const size_t position = std::min(op.find(" ["), op.find(" /"));  // a line, if the binary is here
+      EXPECT_THAT(op, HasSubstr("llm_server"));
+      if (bytes != 0) holders[op.substr(0, position)] += bytes;
     }
   }
   return holders;
@@ -366,12 +375,13 @@ struct ReportPage {
     account = timeline["accounts"][0];
     in_use = SeriesValues(account["in_use"]);
     marks = timeline["marks"];
-    const Json& tree = data["tree"];
     for (const Json& row : timeline["rows"]) {
       // The row's own code, which the page shows: the innermost frame that is not one of a library.
-      size_t node = row[0];
-      while (tree["library"][node] == 1 && tree["parent"][node] != 0) node = tree["parent"][node];
-      std::vector<int64_t>& band = bands[tree["names"][tree["name"][node].get<size_t>()]];
+      Json own = {"", "", 1000};
+      for (const Json& number : data["stacks"][row[0].get<size_t>()]) {
+        if (const Json& frame = data["frames"][number.get<size_t>()]; frame[2] <= own[2]) own = frame;
+      }
+      std::vector<int64_t>& band = bands[own[0]];
       band.resize(times.size());
       const std::vector<int64_t> of_row = SeriesValues(row[2]);
       for (size_t i = 0; i < of_row.size(); ++i) band[i] += of_row[i];
@@ -497,7 +507,10 @@ TEST_F(LlmServer, ViewersShowTheSamePeakAndLeak) {
   EXPECT_EQ(answers[1][0]["ts"], when);
   const auto holders = [](const Json& rows) {
     BytesByName result;
-    for (const Json& row : rows) result[row["name"]] = row["bytes"];
+    for (const Json& row : rows) {
+      const std::string name = row["name"];
+      result[name.substr(0, name.find(" /"))] = row["bytes"];
+    }
     return result;
   };
   EXPECT_EQ(holders(answers[2]), holders_);
@@ -569,6 +582,10 @@ TEST(MemoryViz, KeepsABlockThatOutlivesItsSegment) {
   const Json device = MemoryVizOf(recording);
   EXPECT_EQ(device["end"], Json({4096, 4096}));
   EXPECT_EQ(device["holders"]["Load"], 65536) << "the peak is before the buffer becomes a segment";
+  const Json at_peak = ToolJson({"timeline", Written(recording)})["memories"][0]["at_peak"];
+  ASSERT_EQ(at_peak.size(), 2u) << "in the tool, the peak is when the segment has both blocks";
+  EXPECT_EQ(at_peak[1]["function"], "Block");
+  EXPECT_EQ(at_peak[1]["bytes"], 2 * 4096);
 }
 
 TEST_P(RecordedLoad, PyTorchsScriptReadsTheSnapshot) {
@@ -591,7 +608,7 @@ TEST_P(RecordedLoad, PyTorchsScriptReadsTheSnapshot) {
 // --- hbmprof timeline ---
 
 TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
-  const Json json = ToolJson({"timeline", path_, "--sites", "0", "--rows", "50"});
+  const Json json = ToolJson({"timeline", path_, "--sites", "0"});
   ASSERT_EQ(json["memories"].size(), 1u);
   const Json& memory = json["memories"][0];
   EXPECT_EQ(memory["name"], "GPU:0");
@@ -604,11 +621,11 @@ TEST_P(RecordedLoad, TimelineShowsThePeakItsInstantAndItsHolders) {
     holders.erase(kIdle);
   }
   EXPECT_EQ(holders, peak_.holders);
-  // The ends of 50 intervals, the start, and three marks.
+  // The ends of 24 intervals, the start, and three marks.
   const Json& course = memory["course"];
-  ASSERT_EQ(json["instants"].size(), 54u);
+  ASSERT_EQ(json["instants"].size(), 28u);
   int64_t highest = 0;
-  for (size_t i = 0; i < 54; ++i) {
+  for (size_t i = 0; i < 28; ++i) {
     EXPECT_GE(course["highest"][i], course["in_use"][i]);
     highest = std::max(highest, course["highest"][i].get<int64_t>());
   }
@@ -637,22 +654,27 @@ MadeRecording SmallRecording() {
   return recording.Add(failed).Alloc(8 * s, 0x3000000, kMiB, page);
 }
 
-TEST(TimelineCommand, PrintsATable) {
-  const CommandResult result = RunTool({"timeline", Written(SmallRecording()), "-n", "4"});
+TEST(TimelineCommand, PrintsPeakHoldersAndMarks) {
+  const std::string path = Written(SmallRecording());
+  const CommandResult result = RunTool({"timeline", path});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out,
-            "GPU:0: peak 24.00 MiB at 3.000 s, in use 9.00 MiB at 8.000 s, limit 48.00 MiB\n"
-            "   time     in use    highest     driver  unaccounted  marks\n"
-            "0.000 s        0 B        0 B          -            -\n"
-            "2.000 s   8.00 MiB   8.00 MiB          -            -  profile before.pb.gz\n"
-            "2.000 s   8.00 MiB   8.00 MiB          -            -\n"
-            "4.000 s  24.00 MiB  24.00 MiB          -            -\n"
-            "6.000 s   8.00 MiB  24.00 MiB  10.00 MiB     2.00 MiB\n"
-            "7.000 s   8.00 MiB   8.00 MiB  10.00 MiB     2.00 MiB  out of memory: 64.00 MiB of GPU:0\n"
-            "8.000 s   9.00 MiB   9.00 MiB  10.00 MiB     2.00 MiB\n"
-            "at the peak   share  function      where\n"
-            "  16.00 MiB  66.67%  Attention     [llm_server]\n"
-            "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n");
+  EXPECT_THAT(result.out, AllOf(HasSubstr("GPU:0: peak 24.00 MiB at 3.000 s, in use 9.00 MiB at 8.000 s, limit 48.00 "
+                                          "MiB\n"),
+                                HasSubstr("at the peak   share  function      where\n"
+                                          "  16.00 MiB  66.67%  Attention     [llm_server]\n"
+                                          "   8.00 MiB  33.33%  AllocatePage  [llm_server]\n"),
+                                HasSubstr("2.000 s  profile before.pb.gz\n"
+                                          "7.000 s  out of memory: 64.00 MiB of GPU:0\n")));
+  const Json json = ToolJson({"timeline", path});
+  const Json& course = json["memories"][0]["course"];
+  for (size_t i = 0; i < json["instants"].size(); ++i) {
+    if (json["instants"][i] != 4.0) continue;
+    EXPECT_EQ(course["in_use"][i], 24 * kMiB);
+    EXPECT_EQ(course["driver_in_use"][i], nullptr);
+  }
+  EXPECT_EQ(course["in_use"].back(), 9 * kMiB);
+  EXPECT_EQ(course["driver_in_use"].back(), 10 * kMiB);
+  EXPECT_EQ(course["unaccounted"].back(), 2 * kMiB);
 }
 
 // The driver reports less than is tracked: every reader of the recording shows the same negative value.
@@ -683,6 +705,19 @@ TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   const CommandResult rows = RunTool({"timeline", path});
   EXPECT_THAT(rows.out, AllOf(HasSubstr("  report " + mark + "\n"), Not(HasSubstr("profile out of memory"))));
   EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(), Json({{"seconds", 9.0}, {"kind", "report"}, {"name", mark}}));
+}
+
+TEST(TimelineCommand, NamesTheCallOfAFailedAllocation) {
+  MadeRecording recording;
+  recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"Load"}, {"main"}}));
+  const uint32_t site = recording.Site({{"cuMemAlloc"}, {"answer"}, {"main"}});
+  recording.Add({MadeRecording::kStart + 20, 0, 64 * kMiB, site, 0, RecordedKind::kFailed, false});
+  const std::string path = Written(recording);
+  EXPECT_THAT(RunTool({"timeline", path}).out,
+              HasSubstr("out of memory: 64.00 MiB of GPU:0, requested by answer < main\n"));
+  const Json mark = ToolJson({"timeline", path})["marks"][0];
+  EXPECT_EQ(mark["requested_by"], "answer < main");
+  EXPECT_EQ(mark["bytes"], 64 * kMiB);
 }
 
 TEST(TimelineCommand, DrawsAChartOfAsciiWhenPiped) {

@@ -41,13 +41,14 @@ nlohmann::json TrustIn(const std::string& source) {
   return nullptr;
 }
 
-std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value, const std::string& where) {
+std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value, const std::string& where,
+                          const nlohmann::json* file) {
   using nlohmann::json;
+  if (file == nullptr) file = &schema;
   if (schema.contains("$ref")) {
-    // All are to definitions of one file.
-    static const json definitions = json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json"))["$defs"];
-    const std::string name = schema["$ref"];
-    return SchemaProblem(definitions.at(name.substr(name.rfind('/') + 1)), value, where);
+    const std::string reference = schema["$ref"];
+    if (reference[0] != '#') return where + " needs another file, " + reference;
+    return SchemaProblem(file->at(json::json_pointer(reference.substr(1))), value, where, file);
   }
   const auto is_type = [&value](const std::string& type) {
     if (type == "integer") return value.is_number_integer();
@@ -75,11 +76,12 @@ std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& va
       const json of_member = is_known ? schema["properties"][name] : schema.value("additionalProperties", json(true));
       if (of_member == false) return where + " has the field " + name;
       if (!of_member.is_object()) continue;
-      if (std::string problem = SchemaProblem(of_member, member, where + "." + name); !problem.empty()) return problem;
+      if (std::string problem = SchemaProblem(of_member, member, where + "." + name, file); !problem.empty())
+        return problem;
     }
   }
   for (size_t i = 0; value.is_array() && schema.contains("items") && i < value.size(); ++i) {
-    const std::string problem = SchemaProblem(schema["items"], value[i], where + "[" + std::to_string(i) + "]");
+    const std::string problem = SchemaProblem(schema["items"], value[i], where + "[" + std::to_string(i) + "]", file);
     if (!problem.empty()) return problem;
   }
   return "";

@@ -19,8 +19,9 @@ CommandResult RunTool(const std::vector<std::string>& arguments, const std::vect
 nlohmann::json ToolJson(std::vector<std::string> arguments);
 
 // Returns what in `value` is not as the JSON Schema says; "" if nothing is. Knows the words that docs/schema uses.
+// `file`: the whole schema, if `schema` is a part of it.
 std::string SchemaProblem(const nlohmann::json& schema, const nlohmann::json& value,
-                          const std::string& where = "answer");
+                          const std::string& where = "answer", const nlohmann::json* file = nullptr);
 
 // Returns what `hbmprof explain` says on the trust in this source, which must be readable.
 nlohmann::json TrustIn(const std::string& source);

@@ -10,20 +10,9 @@
 
 #include <sys/user.h>
 
-#include <cstdint>
-#include <string>
-
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "src/tool/attach/registers.h"
 #include "src/tool/attach/target.h"
 
 namespace hbmprof::tool {
-
-struct Attached {
-  int code = 0;       // of hbmprof_attach (src/protocol/attach.h)
-  double millis = 0;  // during which one thread of the process did not wait
-};
 
 // A thread that is traced and stopped. The destructor lets it go on where it was stopped, so that also those waits go
 // on that the kernel would end with EINTR.
@@ -50,12 +39,16 @@ class StoppedThread {
 
  private:
   explicit StoppedThread(pid_t tid) : tid_(tid) {}
-  void Release(user_regs_struct registers, const GoingOn& how);
 
   pid_t tid_;
   user_regs_struct registers_ = {};
-  bool was_changed_ = false;  // `registers_`, by FindInterruptedCall
+  bool was_changed_ = false;  // `registers_`, to make the call again
 };
+
+// Whether the stop has interrupted a wait in the kernel that can go on afterwards.
+bool IsWaiting(const Target& target, const user_regs_struct& stopped);
+// Whether the thread has the C library's data of a thread.
+bool IsThreadOfLibc(const Target& target, pid_t tid, const user_regs_struct& registers);
 
 // What the thread shall do.
 struct Loading {
@@ -75,10 +68,11 @@ struct LoaderFunctions {
 };
 absl::StatusOr<LoaderFunctions> FindLoader(const Target& target);
 
-// Makes a thread that is `stopped` at a point where it may load libraries do so. Errors: kFailedPrecondition with the
-// dynamic linker's message, kDeadlineExceeded, kUnavailable (the process has ended).
-absl::StatusOr<Attached> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
-                                      const Loading& loading);
+// Makes a thread that is `stopped` at a point where it may load libraries do so. Returns the code of hbmprof_attach
+// (src/protocol/attach.h). Errors: kFailedPrecondition with the dynamic linker's message, kDeadlineExceeded,
+// kUnavailable (the process has ended).
+absl::StatusOr<int> LoadInThread(const Target& target, StoppedThread stopped, const LoaderFunctions& loader,
+                                 const Loading& loading);
 
 }  // namespace hbmprof::tool
 

@@ -157,19 +157,9 @@ HBMPROF_INLINE int64_t Nanos() {
 }
 
 #if defined(__x86_64__)
-HBMPROF_INLINE void SaveVectors(char* to, bool has_xsave) {
-  if (has_xsave) {
-    asm volatile("xsave64 (%0)" : : "r"(to), "a"(-1), "d"(-1) : "memory");
-  } else {
-    asm volatile("fxsave64 (%0)" : : "r"(to) : "memory");
-  }
-}
-HBMPROF_INLINE void RestoreVectors(const char* from, bool has_xsave) {
-  if (has_xsave) {
-    asm volatile("xrstor64 (%0)" : : "r"(from), "a"(-1), "d"(-1) : "memory");
-  } else {
-    asm volatile("fxrstor64 (%0)" : : "r"(from) : "memory");
-  }
+HBMPROF_INLINE void SaveVectors(char* to) { asm volatile("xsave64 (%0)" : : "r"(to), "a"(-1), "d"(-1) : "memory"); }
+HBMPROF_INLINE void RestoreVectors(const char* from) {
+  asm volatile("xrstor64 (%0)" : : "r"(from), "a"(-1), "d"(-1) : "memory");
 }
 HBMPROF_INLINE uint64_t RestartingSignals() { return 0; }
 #elif defined(__aarch64__)
@@ -179,13 +169,13 @@ HBMPROF_INLINE uint64_t RestartingSignals() { return 0; }
               " {v8.2d-v11.2d}, [%0], #64\n" instruction " {v12.2d-v15.2d}, [%0], #64\n" instruction  \
               " {v16.2d-v19.2d}, [%0], #64\n" instruction " {v20.2d-v23.2d}, [%0], #64\n" instruction \
               " {v24.2d-v27.2d}, [%0], #64\n" instruction " {v28.2d-v31.2d}, [%0], #64\n"
-HBMPROF_INLINE void SaveVectors(char* to, bool) {
+HBMPROF_INLINE void SaveVectors(char* to) {
   asm volatile(HBMPROF_FOR_ALL_VECTORS("st1") "mrs x9, fpcr\n mrs x10, fpsr\n stp x9, x10, [%0]"
                : "+r"(to)
                :
                : "x9", "x10", "memory");
 }
-HBMPROF_INLINE void RestoreVectors(const char* from, bool) {
+HBMPROF_INLINE void RestoreVectors(const char* from) {
   asm volatile(HBMPROF_FOR_ALL_VECTORS("ld1") "ldp x9, x10, [%0]\n msr fpcr, x9\n msr fpsr, x10"
                : "+r"(from)
                :
@@ -238,7 +228,7 @@ HBMPROF_IN_STUB uint64_t hbmprof_stub_begin(StubData* data) {
 
 HBMPROF_IN_STUB void hbmprof_stub_load(StubData* data) {
   const auto vectors = reinterpret_cast<char*>(data->scratch);
-  SaveVectors(vectors, data->has_xsave != 0);
+  SaveVectors(vectors);
   data->restarting = RestartingSignals();
   if (data->memory_name[0] != '\0') {
     data->memory_file = static_cast<int32_t>(SystemCall(SYS_memfd_create, Address(data->memory_name), MFD_CLOEXEC, 0));
@@ -251,7 +241,7 @@ HBMPROF_IN_STUB void hbmprof_stub_load(StubData* data) {
   }
   if (go == 1) CallLibrary(data);
   if (data->memory_file >= 0) SystemCall(SYS_close, data->memory_file, 0, 0);
-  RestoreVectors(vectors, data->has_xsave != 0);
+  RestoreVectors(vectors);
 }
 
 // On the thread's own stack. Returns if the command has died: the thread then restores itself.

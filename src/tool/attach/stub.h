@@ -25,7 +25,6 @@ struct StubData {
   int32_t result = 0;
   uint32_t is_done = 0;  // 1: `open` and what follows it were called
   int32_t memory_file = -1;
-  uint32_t has_xsave = 0;          // x86-64
   uint64_t restarting = 0;         // aarch64: the signals with SA_RESTART
   uint64_t blocked = 0, mask = 0;  // signals: of the stub, and of the thread
   char memory_name[24] = {};       // of the file in memory that the stub makes; "": none

@@ -1,12 +1,9 @@
 #include "src/tool/attach/target.h"
 
-#include <elf.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -15,78 +12,34 @@
 #include <fstream>
 #include <sstream>
 
-#include "src/tool/util/text.h"
+#include "absl/strings/strip.h"
 
 namespace hbmprof::tool {
 namespace {
 
 namespace fs = std::filesystem;
 
-std::string FirstLine(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Where an object's segments are, and its tables.
-struct ElfImage {
-  uint64_t bias = 0;
-  std::vector<Elf64_Phdr> segments;
-};
-
-std::optional<ElfImage> ReadImage(const Target& target, const MappedFile& file) {
-  const auto header = target.Get<Elf64_Ehdr>(file.start);
-  constexpr unsigned kMostSegments = 64;
-  if (!header || std::memcmp(header->e_ident, ELFMAG, SELFMAG) != 0 || header->e_phnum > kMostSegments ||
-      header->e_phentsize != sizeof(Elf64_Phdr)) {
-    return std::nullopt;
-  }
-  ElfImage image;
-  image.segments.resize(header->e_phnum);
-  if (!target.Read(file.start + header->e_phoff, image.segments.data(), header->e_phnum * sizeof(Elf64_Phdr))) {
-    return std::nullopt;
-  }
-  const auto first = std::find_if(image.segments.begin(), image.segments.end(),
-                                  [](const Elf64_Phdr& segment) { return segment.p_type == PT_LOAD; });
-  if (first == image.segments.end()) return std::nullopt;
-  image.bias = file.start - (first->p_vaddr - first->p_offset);
-  return image;
-}
-
-uint32_t SysvHash(std::string_view name) {
-  uint32_t hash = 0;
-  for (const char c : name) {
-    hash = (hash << 4) + static_cast<unsigned char>(c);
-    hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
-  }
-  return hash;
-}
-
-uint32_t GnuHash(std::string_view name) {
-  uint32_t hash = 5381;
-  for (const char c : name) hash = hash * 33 + static_cast<unsigned char>(c);
-  return hash;
+// Files with debug information are large, and nothing needs it.
+int NoDebugInfo(Dwfl_Module*, void**, const char*, Dwarf_Addr, const char*, const char*, GElf_Word, char**) {
+  return -1;
 }
 
 }  // namespace
 
-bool IsLibc(std::string_view name) {
-  return name.rfind("libc.so", 0) == 0 || name.rfind("libc-2.", 0) == 0 || name.rfind("libpthread", 0) == 0;
+bool IsLibc(const std::string& name) {
+  return absl::StartsWith(name, "libc.so") || absl::StartsWith(name, "libc-2.") || absl::StartsWith(name, "libpthread");
 }
 
-bool IsLinker(std::string_view name) {
-  return name.rfind("ld-linux", 0) == 0 || name.rfind("ld-2.", 0) == 0 || name.rfind("libdl", 0) == 0;
+bool IsLinker(const std::string& name) {
+  return absl::StartsWith(name, "ld-linux") || absl::StartsWith(name, "ld-2.") || absl::StartsWith(name, "libdl");
 }
 
 std::string StatusOf(pid_t id, std::string_view key) { return StatusIn(Cat("/proc/", id, "/status"), key); }
 
 std::string StatusIn(const std::string& file, std::string_view key) {
-  std::ifstream lines(file);
-  for (std::string line; std::getline(lines, line);) {
-    if (line.compare(0, key.size(), key) != 0 || line[key.size()] != ':') continue;
-    const size_t start = line.find_first_not_of(" \t", key.size() + 1);
-    return start == std::string::npos ? "" : line.substr(start);
+  const std::string text = internal::ReadProcFile(file.c_str());
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::ConsumePrefix(&line, Cat(key, ":"))) return std::string(absl::StripLeadingAsciiWhitespace(line));
   }
   return "";
 }
@@ -110,29 +63,32 @@ std::string WhyNotPermitted(pid_t target, uid_t owner, uid_t user, int scope) {
 absl::StatusOr<std::unique_ptr<Target>> Target::Open(pid_t pid) {
   std::unique_ptr<Target> target(new Target(pid));
   struct stat process;
-  if (stat(target->ProcPath("").c_str(), &process) != 0) return absl::NotFoundError(Cat("there is no process ", pid));
+  if (stat(target->ProcPath("").c_str(), &process) != 0) return NotFound("there is no process ", pid);
   const std::string state = target->Status("State");
-  if (state.empty() || state[0] == 'Z' || state[0] == 'X') {
-    return absl::NotFoundError(Cat("process ", pid, " has ended"));
-  }
-  if (target->Status("VmSize").empty()) {
-    return absl::NotFoundError(Cat(pid, " is a thread of the kernel, not a program"));
-  }
+  if (state.empty() || state[0] == 'Z' || state[0] == 'X') return NotFound("process ", pid, " has ended");
+  if (target->Status("VmSize").empty()) return NotFound(pid, " is a thread of the kernel, not a program");
   target->memory_.Reset(open(target->ProcPath("mem").c_str(), O_RDWR | O_CLOEXEC));
   if (target->memory_.get() < 0 && (errno == EACCES || errno == EPERM)) {
-    const std::string scope = FirstLine("/proc/sys/kernel/yama/ptrace_scope");
-    return absl::PermissionDeniedError(
+    const std::string scope = internal::ReadProcFile("/proc/sys/kernel/yama/ptrace_scope");
+    return PermissionDenied(
         WhyNotPermitted(pid, process.st_uid, geteuid(), scope.empty() ? -1 : std::atoi(scope.c_str())));
   }
-  if (target->memory_.get() < 0) return absl::UnavailableError(Cat(target->ProcPath("mem"), ": ", strerror(errno)));
+  if (target->memory_.get() < 0) return Unavailable(target->ProcPath("mem"), ": ", strerror(errno));
   target->ReadMaps();
-  if (target->files_.empty()) return absl::NotFoundError(Cat("process ", pid, " has ended"));
+  static const Dwfl_Callbacks callbacks = {dwfl_linux_proc_find_elf, NoDebugInfo, nullptr, nullptr};
+  target->dwfl_.reset(dwfl_begin(&callbacks));
+  if (target->dwfl_ == nullptr) return ResourceExhausted(dwfl_errmsg(-1));
+  for (const MappedFile& file : target->files_) {
+    dwfl_report_module(target->dwfl_.get(), target->OutsidePath(file.path).c_str(), file.start, file.end);
+  }
+  dwfl_report_end(target->dwfl_.get(), nullptr, nullptr);
+  if (target->files_.empty()) return NotFound("process ", pid, " has ended");
   return target;
 }
 
 absl::Status Target::CheckIsThere() const {
   if (Get<char>(Program().start).has_value()) return absl::OkStatus();
-  return absl::UnavailableError("the process has ended, or runs another program now");
+  return Unavailable("the process has ended, or runs another program now");
 }
 
 std::string Target::ProcPath(std::string_view file) const { return Cat("/proc/", pid_, "/", file); }
@@ -157,8 +113,6 @@ pid_t Target::inner_pid() const {
   return inner == 0 ? pid_ : inner;
 }
 
-std::string Target::Name() const { return FirstLine(ProcPath("comm")); }
-
 std::vector<pid_t> Target::Threads() const {
   std::vector<pid_t> threads;
   std::error_code error;
@@ -177,7 +131,7 @@ void Target::ReadMaps() {
     int path_at = 0;
     if (std::sscanf(line.c_str(), "%llx-%llx %*s %llx %*s %*s %n", &start, &end, &offset, &path_at) < 3) continue;
     std::string path = line.substr(static_cast<size_t>(path_at));
-    const bool is_device = path.rfind("/dev/", 0) == 0 && path.rfind("/dev/shm/", 0) != 0;
+    const bool is_device = absl::StartsWith(path, "/dev/") && !absl::StartsWith(path, "/dev/shm/");
     if (path.empty() || path[0] != '/' || is_device) continue;
     if (offset != 0 && !files_.empty() && files_.back().path == path) {
       files_.back().end = end;
@@ -196,9 +150,9 @@ const MappedFile* Target::FileAt(uint64_t address) const {
   return nullptr;
 }
 
-const MappedFile* Target::Find(bool (*is)(std::string_view name)) const {
+const MappedFile* Target::Find(const std::vector<std::string_view>& starts) const {
   for (const MappedFile& file : files_) {
-    if (is(file.name)) return &file;
+    if (absl::c_any_of(starts, [&](std::string_view start) { return file.name.rfind(start, 0) == 0; })) return &file;
   }
   return nullptr;
 }
@@ -218,60 +172,33 @@ std::string Target::Text(uint64_t address, size_t most) const {
 }
 
 uint64_t Target::Symbol(const MappedFile& file, std::string_view name) const {
-  const std::optional<ElfImage> image = ReadImage(*this, file);
-  if (!image) return 0;
-  uint64_t gnu_hash = 0;
-  uint64_t sysv_hash = 0;
-  uint64_t symbols = 0;
-  uint64_t names = 0;
-  for (const Elf64_Phdr& segment : image->segments) {
-    if (segment.p_type != PT_DYNAMIC) continue;
-    std::vector<Elf64_Dyn> entries(std::min<size_t>(segment.p_memsz / sizeof(Elf64_Dyn), 1024));
-    if (!Read(image->bias + segment.p_vaddr, entries.data(), entries.size() * sizeof(Elf64_Dyn))) return 0;
-    for (const Elf64_Dyn& entry : entries) {
-      // The dynamic linker has added the bias, if it could write there.
-      const uint64_t address = entry.d_un.d_ptr < file.start ? entry.d_un.d_ptr + image->bias : entry.d_un.d_ptr;
-      if (entry.d_tag == DT_GNU_HASH) gnu_hash = address;
-      if (entry.d_tag == DT_HASH) sysv_hash = address;
-      if (entry.d_tag == DT_SYMTAB) symbols = address;
-      if (entry.d_tag == DT_STRTAB) names = address;
-    }
-  }
-  const auto word = [this](uint64_t address, uint32_t index) { return Get<uint32_t>(address + uint64_t{index} * 4); };
-  // Returns the address of a symbol if it is the wanted one.
-  const auto address_of = [&](uint32_t index) -> uint64_t {
-    const auto symbol = Get<Elf64_Sym>(symbols + index * sizeof(Elf64_Sym));
-    const bool is_it = symbol && symbol->st_shndx != SHN_UNDEF && Text(names + symbol->st_name) == name;
-    return is_it ? image->bias + symbol->st_value : 0;
-  };
-  const uint64_t table = gnu_hash != 0 ? gnu_hash : sysv_hash;
-  const auto head = Get<std::array<uint32_t, 3>>(table);
-  if (table == 0 || !head || (*head)[0] == 0) return 0;
-  const uint32_t bucket_count = (*head)[0];
-  constexpr int kMostSymbols = 1 << 20;  // the process can change its tables meanwhile
-  if (gnu_hash == 0) {
-    const uint64_t buckets = table + 8;
-    const uint64_t chains = buckets + uint64_t{bucket_count} * 4;
-    auto index = word(buckets, SysvHash(name) % bucket_count);
-    for (int i = 0; i < kMostSymbols && index.value_or(0) != 0; ++i, index = word(chains, *index)) {
-      if (const uint64_t address = address_of(*index); address != 0) return address;
-    }
-    return 0;
-  }
-  const uint32_t first_symbol = (*head)[1];
-  const uint64_t buckets = table + 16 + uint64_t{(*head)[2]} * 8;
-  const uint64_t chains = buckets + uint64_t{bucket_count} * 4;
-  const uint32_t hash = GnuHash(name);
-  uint32_t index = word(buckets, hash % bucket_count).value_or(0);
-  for (int i = 0; i < kMostSymbols && index >= first_symbol && index != 0; ++i, ++index) {
-    const auto link = word(chains, index - first_symbol);
-    if (!link) return 0;
-    if ((*link | 1) == (hash | 1)) {
-      if (const uint64_t address = address_of(index); address != 0) return address;
-    }
-    if ((*link & 1) != 0) return 0;
+  Dwfl_Module* const module = dwfl_addrmodule(dwfl_.get(), file.start);
+  const int count = module == nullptr ? 0 : dwfl_module_getsymtab(module);
+  for (int i = 0; i < count; ++i) {
+    GElf_Sym symbol;
+    GElf_Addr address = 0;
+    const char* const text = dwfl_module_getsym_info(module, i, &symbol, &address, nullptr, nullptr, nullptr);
+    if (text == nullptr || symbol.st_shndx == SHN_UNDEF || GELF_ST_BIND(symbol.st_info) == STB_LOCAL) continue;
+    const std::string_view found = text;  // it can have a version: "dlopen@@GLIBC_2.34"
+    if (found.substr(0, found.find('@')) == name) return address;
   }
   return 0;
+}
+
+std::vector<GElf_Phdr> Target::Segments(const MappedFile& file) const {
+  std::vector<GElf_Phdr> segments;
+  Dwfl_Module* const module = dwfl_addrmodule(dwfl_.get(), file.start);
+  GElf_Addr bias = 0;
+  Elf* const elf = module == nullptr ? nullptr : dwfl_module_getelf(module, &bias);
+  size_t count = 0;
+  if (elf == nullptr || elf_getphdrnum(elf, &count) != 0) return segments;
+  for (int i = 0; i < static_cast<int>(count); ++i) {
+    GElf_Phdr segment;
+    if (gelf_getphdr(elf, i, &segment) == nullptr || segment.p_type != PT_LOAD) continue;
+    segment.p_vaddr += bias;
+    segments.push_back(segment);
+  }
+  return segments;
 }
 
 uint64_t Target::PlaceFor(std::string_view code) const {
@@ -280,24 +207,21 @@ uint64_t Target::PlaceFor(std::string_view code) const {
   for (const MappedFile& file : files_) {
     // The C++ library is never unloaded, because it has unique symbols.
     const bool stays =
-        &file == &Program() || IsLibc(file.name) || IsLinker(file.name) || file.name.rfind("libstdc++.so", 0) == 0;
-    const std::optional<ElfImage> image = stays ? ReadImage(*this, file) : std::nullopt;
-    if (!image) continue;
-    for (const Elf64_Phdr& segment : image->segments) {
-      if (segment.p_type != PT_LOAD || (segment.p_flags & (PF_X | PF_W)) != PF_X) continue;
-      const uint64_t end = image->bias + segment.p_vaddr + segment.p_filesz;
+        &file == &Program() || IsLibc(file.name) || IsLinker(file.name) || absl::StartsWith(file.name, "libstdc++.so");
+    const std::vector<GElf_Phdr> segments = stays ? Segments(file) : std::vector<GElf_Phdr>();
+    for (const GElf_Phdr& segment : segments) {
+      if ((segment.p_flags & (PF_X | PF_W)) != PF_X) continue;
+      const uint64_t end = segment.p_vaddr + segment.p_filesz;
       const uint64_t page_end = (end + page - 1) & ~(page - 1);
       const uint64_t place = (end + 15) & ~uint64_t{15};
-      const bool is_shared = std::any_of(image->segments.begin(), image->segments.end(), [&](const Elf64_Phdr& other) {
-        const uint64_t start = image->bias + other.p_vaddr;
-        return other.p_type == PT_LOAD && start >= end && start < page_end;
-      });
+      const bool is_shared = absl::c_any_of(
+          segments, [&](const GElf_Phdr& other) { return other.p_vaddr >= end && other.p_vaddr < page_end; });
       if (is_shared || place + code.size() > page_end || !Read(place, there.data(), there.size())) continue;
       if (there == code) return place;
       // Behind the end of the file there are zeros.
       std::string in_file(code.size(), '\0');
       std::ifstream stream(OutsidePath(file.path), std::ios::binary);
-      stream.seekg(static_cast<std::streamoff>(segment.p_offset + (place - image->bias - segment.p_vaddr)));
+      stream.seekg(static_cast<std::streamoff>(segment.p_offset + (place - segment.p_vaddr)));
       stream.read(in_file.data(), static_cast<std::streamsize>(in_file.size()));
       if (there == in_file) return place;
     }

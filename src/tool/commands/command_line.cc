@@ -1,4 +1,4 @@
-// Parses the command line of `hbmprof` and runs one subcommand. Each subcommand is in the file of its name.
+// Parses the command line of `hbmprof` and runs one subcommand.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -7,12 +7,11 @@
 #include <sstream>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/strings/match.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/http_client.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -35,23 +34,18 @@ void PrintWrongUsage(const std::string& command, const std::string& problem) {
   PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
 }
 
-// Returns the number of edits (insertions, deletions, changes, swaps of neighbours) that turn `a` into `b`.
+// Returns the number of edits (insertions, deletions, changes) that turn `a` into `b`.
 size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<std::vector<size_t>> distance(a.size() + 1, std::vector<size_t>(b.size() + 1));
-  for (size_t i = 0; i <= a.size(); ++i) {
-    for (size_t j = 0; j <= b.size(); ++j) {
-      if (i == 0 || j == 0) {
-        distance[i][j] = i + j;
-        continue;
-      }
-      distance[i][j] = std::min(
-          {distance[i - 1][j] + 1, distance[i][j - 1] + 1, distance[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0u : 1u)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
-      }
+  std::vector<size_t> distances(b.size() + 1);  // of a part of `a`, by the length of a part of `b`
+  absl::c_iota(distances, 0);
+  for (const char c : a) {
+    size_t shorter = distances[0]++;
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = shorter + (c == b[j] ? 0u : 1u);
+      shorter = std::exchange(distances[j + 1], std::min({distances[j] + 1, distances[j + 1] + 1, changed}));
     }
   }
-  return distance[a.size()][b.size()];
+  return distances.back();
 }
 
 // Returns "; did you mean 'X'?" with the candidate that is most similar to `name`, after `prefix`; "" if none is
@@ -112,8 +106,8 @@ bool IsValueOf(const std::vector<std::string>& words, size_t i) {
 }
 
 // Inserts "--" before the program that a subcommand takes (run, doctor), unless it is there. So the options after the
-// program are passed to the program. Joins a flag and its value to "FLAG=VALUE", from which CLI11 reads it. `arguments`
-// are the arguments of the subcommand.
+// program are passed to the program. Joins a flag and its value to "FLAG=VALUE", from which CLI11 reads it, and makes
+// two words of "--OPTION=", after which it would read the next word. `arguments` are the arguments of the subcommand.
 void SeparateWords(const CLI::App& command, std::vector<std::string>& arguments) {
   const bool has_program = command.get_option_no_throw("PROGRAM") != nullptr;
   for (size_t i = 0; i < arguments.size() && arguments[i] != "--"; ++i) {
@@ -121,6 +115,10 @@ void SeparateWords(const CLI::App& command, std::vector<std::string>& arguments)
       if (!has_program) continue;
       arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i), "--");
       return;
+    }
+    if (arguments[i].rfind("--", 0) == 0 && arguments[i].find('=') + 1 == arguments[i].size()) {
+      arguments[i].pop_back();
+      arguments.insert(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, "");
     }
     const CLI::Option* const option = command.get_option_no_throw(arguments[i]);
     if (option == nullptr) continue;
@@ -145,31 +143,14 @@ void HideAllCredentials(const CLI::App* command, std::vector<std::string>& argum
   }
 }
 
-std::string RepeatedOptionProblem(const CLI::App& command) {
-  for (const CLI::Option* option : command.get_options()) {
-    const size_t count = option->results().size();
-    if (option->get_items_expected_max() != 1 || count < 2) continue;
-    return Cat(option->get_name(), ": is given ", count, " times; give it once");
-  }
-  return "";
-}
-
 // An option or argument with an empty value, as `--fail-over "$LIMIT"` has if the variable is not set. Without this,
 // the option would have no effect, and nothing would say so.
-std::string EmptyValueProblem(const CLI::App& command, const std::vector<std::string>& words) {
-  std::string empty;
-  // CLI11 would take the word after "--option=" as its value.
-  for (auto word = words.begin(); word != words.end() && *word != "--" && empty.empty(); ++word) {
-    const std::string name = word->substr(0, word->find('='));
-    if (word->size() != name.size() + 1 || word->compare(0, 2, "--") != 0) continue;
-    if (command.get_option_no_throw(name) != nullptr) empty = name;
-  }
+std::string EmptyValueProblem(const CLI::App& command) {
   for (const CLI::Option* option : command.get_options()) {
-    const std::vector<std::string>& values = option->results();
-    if (!absl::c_linear_search(values, "")) continue;
-    if (option->get_name() != "PROGRAM") empty = option->get_name();  // the program's own arguments may be empty
+    if (option->get_name() == "PROGRAM") continue;  // the program's own arguments may be empty
+    if (absl::c_linear_search(option->results(), "")) return Cat(option->get_name(), ": the value is empty");
   }
-  return empty.empty() ? "" : Cat(empty, ": the value is empty");
+  return "";
 }
 
 // Replaces folders among the sources by the profiles in them.
@@ -204,20 +185,12 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
   *code = kUnusable;
   const auto named =
       absl::c_find_if(commands, [&first](const Command& command) { return command.arguments->get_name() == first; });
-  if (named != commands.end()) {
-    SeparateWords(*named->arguments, words);
-  }
-  HideAllCredentials(named == commands.end() ? nullptr : named->arguments, words);
-  if (named != commands.end()) {
-    const std::string problem = EmptyValueProblem(*named->arguments, words);
-    if (!problem.empty()) {
-      PrintWrongUsage(first, problem);
-      return nullptr;
-    }
-  } else if (first.empty() || first[0] != '-') {
+  if (named == commands.end() && (first.empty() || first[0] != '-')) {
     PrintUnknownCommand(commands, first);
     return nullptr;
   }
+  if (named != commands.end()) SeparateWords(*named->arguments, words);
+  HideAllCredentials(named == commands.end() ? nullptr : named->arguments, words);
   try {
     // CLI11 leaves the name of a hidden option out of its error messages. So these are shown during the parsing.
     std::vector<CLI::Option*> hidden;
@@ -234,7 +207,7 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     tool.parse(reversed);
     for (const Command& command : commands) {
       if (!command.arguments->parsed()) continue;
-      const std::string problem = EmptyValueProblem(*command.arguments, {});
+      const std::string problem = EmptyValueProblem(*command.arguments);
       if (problem.empty()) return &command;
       PrintWrongUsage(command.arguments->get_name(), problem);
     }
@@ -248,12 +221,30 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     }
     const CLI::App& command = named == commands.end() ? tool : *named->arguments;
     if (named == commands.end()) words.insert(words.begin(), first);
-    std::string problem = UnknownOptionProblem(command, words);
-    if (problem.empty() && error.get_name() == "ArgumentMismatch") problem = RepeatedOptionProblem(command);
+    const std::string problem = UnknownOptionProblem(command, words);
     PrintWrongUsage(named == commands.end() ? "" : first, problem.empty() ? error.what() : problem);
   }
   return nullptr;
 }
+
+// The help says of options what the reference says.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    // The value of a flag that is given without one.
+    for (size_t brace = 0; (brace = name.find('{')) != std::string::npos;) {
+      name.erase(brace, name.find('}', brace) - brace + 1);
+    }
+    return name;
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_positional()) return option->get_expected_max() > 1 ? " ..." : "";
+    const std::string value = ValueOf(*option);
+    return value.empty() ? "" : " " + value;
+  }
+  std::string make_option_desc(const CLI::Option* option) const override { return DescriptionOf(*option); }
+};
 
 struct Group {
   const char* name;
@@ -262,9 +253,9 @@ struct Group {
 const Group kGroups[] = {{"Record", {AddRunCommand, AddAttachCommand, AddDoctorCommand}},
                          {"Answer",
                           {AddExplainCommand, AddTopCommand, AddDiffCommand, AddLeaksCommand, AddReportCommand,
-                           AddTimelineCommand, AddWhoCommand}},
+                           AddTimelineCommand, AddWhoCommand, AddFitCommand, AddSimulateCommand}},
                          {"Watch", {AddPsCommand, AddServeCommand, AddControlCommand}},
-                         {"Files", {AddDumpCommand, AddConvertCommand, AddSymbolizeCommand}}};
+                         {"Files", {AddDumpCommand, AddBudgetCommand, AddConvertCommand, AddSymbolizeCommand}}};
 
 // Parses the command line and runs the subcommand. Sets `command_name` to its name. Returns the exit code.
 int Run(int argc, char** argv, std::string* command_name) {
@@ -273,17 +264,21 @@ int Run(int argc, char** argv, std::string* command_name) {
       "hbmprof");
   tool.set_version_flag("--version", "hbmprof " HBMPROF_VERSION_STRING);
   tool.require_subcommand(1);
+  tool.formatter(std::make_shared<HelpFormatter>());
   tool.get_formatter()->column_width(28);
   tool.footer(
       "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
-      "@peak/GPU:0, @12.5s, @end, @oom, @mark:NAME.\n"
+      "@peak/GPU:0, @peak:phase=load, @12.5s, @end, @oom, @mark:NAME. The token for a URL is in --token-file FILE.\n"
       "hbmprof help COMMAND explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   // In the order of the help page.
   for (const Group& group : kGroups) {
     for (AddCommand* const add : group.commands) {
       commands.push_back(add(tool));
-      commands.back().arguments->group(group.name);
+      CLI::App* const arguments = commands.back().arguments;
+      arguments->group(group.name);
+      if (arguments->get_option_no_throw("SOURCE") == nullptr) continue;
+      arguments->add_option("--token-file", token_file, "The token for URLs")->type_name("FILE")->group("");
     }
   }
   std::string first = argc > 1 ? HideCredentials(argv[1]) : "";

@@ -1,14 +1,10 @@
 // `hbmprof convert`: writes profiles in formats of other viewers.
-
 #include <filesystem>
 
-#include "src/export/gzip.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
-#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -22,69 +18,37 @@ struct ConvertOptions : ViewOptions {
   bool json = false;
 };
 
-// What was written.
-struct Converted {
-  std::optional<int64_t> events;      // of a recording
-  std::vector<std::string> problems;  // what the recording lacks
-};
-
-// In the order of the help.
 const Format* const kFormats[] = {&kCsvFormat, &kXplaneFormat, &kPerfettoFormat, &kMemoryVizFormat};
-// A profile in which the births of buffers are labels, for pprof and other viewers.
-constexpr char kBirths[] = "births";
-
-absl::StatusOr<Converted> ConvertRecording(const ConvertOptions& options, const Format& format) {
-  if (options.files.size() != 1) {
-    return InvalidArgument("--to ", format.name, " takes one recording, not ", options.files.size());
-  }
-  if (!options.where.empty() || options.own || options.has_filter()) {
-    return InvalidArgument("--to ", format.name,
-                           " of a recording writes all events: of the options that select samples, only --known "
-                           "applies");
-  }
-  if (format.overwrites && IsStandardOutput(options.output)) {
-    return InvalidArgument("--to ", format.name, " cannot be written to standard output: name a file with -o FILE");
-  }
-  ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(options.files[0], options.known));
-  RecordingReader& recording = *opened.reader;
-  RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& file) {
-    return format.write_recording(recording, opened.stacks, file);
-  }));
-  return Converted{recording.event_count(), GapsOf(recording)};
-}
-
-absl::Status WriteBirths(const ConvertOptions& options) {
-  if (options.files.size() != 1 || !options.where.empty() || options.own || options.has_filter()) {
-    return InvalidArgument("--to births takes one profile, and no option that selects samples");
-  }
-  ASSIGN_OR_RETURN(RawProfile profile, ReadProfile(options.files[0]));
-  RETURN_IF_ERROR(In(options.files[0], LabelBirths(0, &profile.message())));
-  ASSIGN_OR_RETURN(const std::string bytes, internal::Gzip(profile.message().SerializeAsString()));
-  return WriteOutput(options.output, bytes);
-}
-
-absl::StatusOr<Converted> Convert(const ConvertOptions& options) {
-  if (options.to == kBirths) {
-    RETURN_IF_ERROR(WriteBirths(options));
-    return Converted();
-  }
-  const Format& format = **absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
-  if (format.write_profiles == nullptr || IsRecordingFile(options.files[0])) return ConvertRecording(options, format);
-  RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& output) {
-    return format.write_profiles(options.files, options, output);
-  }));
-  return Converted();
-}
 
 absl::StatusOr<int> RunConvert(ConvertOptions& options) {
-  const auto* const format = absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
-  const bool is_new = options.output.empty() && format != std::end(kFormats) && (*format)->suffix != nullptr;
-  if (is_new) options.output = NewFileFor(options.files[0], (*format)->suffix);
-  if (options.json && IsStandardOutput(options.output)) {
-    return InvalidArgument("--json describes the file that is written: name it with -o FILE");
+  const Format& format = **absl::c_find_if(kFormats, [&](const Format* one) { return options.to == one->name; });
+  const std::vector<std::string>& files = options.files;
+  const bool is_new = options.output.empty() && format.suffix != nullptr;
+  if (is_new) options.output = NewFileFor(files[0], format.suffix);
+  RETURN_IF_ERROR(CheckFileJson(IsStandardOutput(options.output) ? "-" : options.output, options.json));
+  RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(files)));
+  std::optional<int64_t> events;      // of a recording
+  std::vector<std::string> problems;  // what the recording lacks
+  if (format.write_profiles != nullptr && !IsRecordingFile(files[0])) {
+    RETURN_IF_ERROR(WriteOutput(
+        options.output, [&](internal::FileOutput& output) { return format.write_profiles(files, options, output); }));
+  } else {
+    if (files.size() != 1) return InvalidArgument("--to ", format.name, " takes one recording, not ", files.size());
+    if (!options.where.empty() || options.own || options.has_filter()) {
+      return InvalidArgument("--to ", format.name,
+                             " of a recording writes all events: of the options that select samples, only --known "
+                             "applies");
+    }
+    if (format.overwrites && IsStandardOutput(options.output)) {
+      return InvalidArgument("--to ", format.name, " cannot be written to standard output: name a file with -o FILE");
+    }
+    ASSIGN_OR_RETURN(const OpenedRecording opened, OpenRecording(files[0], options.known));
+    RETURN_IF_ERROR(WriteOutput(options.output, [&](internal::FileOutput& output) {
+      return format.write_recording(*opened.reader, opened.stacks, output);
+    }));
+    events = opened.reader->event_count();
+    problems = GapsOf(*opened.reader);
   }
-  RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(options.files)));
-  ASSIGN_OR_RETURN(const Converted converted, Convert(options));
   if (options.json) {
     std::error_code error;
     const uintmax_t bytes = std::filesystem::file_size(options.output, error);
@@ -92,11 +56,11 @@ absl::StatusOr<int> RunConvert(ConvertOptions& options) {
                   {"file", options.output},
                   {"format", options.to},
                   {"bytes", error ? Json() : Json(bytes)},
-                  {"events", converted.events.has_value() ? Json(*converted.events) : Json()},
-                  {"problems", converted.problems}}));
+                  {"events", OrNull(events)},
+                  {"problems", problems}}));
     return kSuccess;
   }
-  for (const std::string& problem : converted.problems) PrintError("convert", Cat(options.files[0], ": ", problem));
+  for (const std::string& problem : problems) PrintError("convert", Cat(files[0], ": ", problem));
   if (is_new) Print(Visible(options.output) + "\n");
   return kSuccess;
 }
@@ -109,13 +73,15 @@ Command AddConvertCommand(CLI::App& tool) {
   arguments
       ->add_option("SOURCE", options->files, "Profiles (of several, the rows of one after the other), or a recording")
       ->required();
-  std::vector<std::string> names = {kBirths};
+  std::vector<std::string> names;
+  std::string of_all;
   std::string of_recordings;
   for (const Format* format : kFormats) {
     names.emplace_back(format->name);
-    if (format->write_profiles == nullptr) of_recordings += Cat(of_recordings.empty() ? "" : ", ", format->name);
+    std::string& list = format->write_profiles == nullptr ? of_recordings : of_all;
+    list += Cat(list.empty() ? "" : ", ", format->name);
   }
-  arguments->add_option("--to", options->to, Cat("The format; of recordings only: ", of_recordings))
+  arguments->add_option("--to", options->to, Cat("The format: ", of_all, "; of recordings only: ", of_recordings))
       ->required()
       ->check(CLI::IsMember(names));
   arguments->add_option("-o,--output", options->output,

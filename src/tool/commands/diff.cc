@@ -15,29 +15,17 @@ struct DiffOptions : SumsOptions {
   std::string base;
   std::string fail_over;
   std::string after;
+  std::string budget;
+  std::string format = "text";
   bool ranks = false;
 };
 
-void PrintHead(const DiffOptions& options, const SumsQuery& query, const Sums& sums) {
-  const std::vector<ProfileSet::File>& files = query.profiles.files();
-  for (size_t i = 0; i < files.size(); ++i) {
-    PrintVisible(Cat(i == 0 ? "base" : "now ", "  ", Visible(files[i].path), "  ", FormatTime(files[i].time_nanos),
-                     "\n", DeviceLines(files[i], options.exact)));
-  }
-  const int64_t growth = Minus(sums.sum()[1], sums.sum()[0]);
-  const std::string summary = Cat(query.type_name, ": ", query.Change(growth), ", from ", query.Text(sums.sum()[0]),
-                                  " to ", query.Text(sums.sum()[1]));
-  PrintVisible(Colored(Visible(summary), ToneOf(growth)) + "\n");
-  Print(FreedLine(query));
-  if (query.trimmed) Print(kTrimmedText);
-}
-
-// `total`: what shares are relative to. `json`: as for ShowTree.
-void ShowRows(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total, Json* json) {
+// `total`: what shares are relative to.
+void AddChanges(const DiffOptions& options, const SumsQuery& query, const Sums& sums, int64_t total, Answer& answer) {
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  if (json == nullptr) Print(rows.empty() ? "no row changed\n" : "\n");
-  if (json == nullptr && rows.empty()) return;
-  if (options.tree) return ShowTree(query, 1, options.nodes(), total, json);
+  if (rows.empty()) answer.text += "no row changed\n";
+  if (rows.empty() && !answer.is_json) return;
+  if (options.tree) return AddTree(query, 1, options.nodes(), total, answer);
   using Row = Sums::Row;
   const bool has_cum = query.grouping.frames != Grouping::Frames::kNone;
   RowFields<Row> columns;
@@ -45,10 +33,8 @@ void ShowRows(const DiffOptions& options, const SumsQuery& query, const Sums& su
     const auto value = [change](const Row& row) { return (row.*change)(); };
     columns.push_back(ChangeField(query, name, value));
     // A narrow terminal has no space for shares and names.
-    constexpr size_t kWide = 100;
-    if (TerminalColumns() == 0 || TerminalColumns() >= kWide) {
-      columns.push_back(ShareField(Cat(name, "%"), total, value));
-    }
+    const size_t width = TerminalColumns();
+    if (width == 0 || width >= 100) columns.push_back(ShareField(Cat(name, "%"), total, value));
   };
   add("flat", &Row::flat_change);
   if (has_cum) add("cum", &Row::cum_change);
@@ -61,42 +47,31 @@ void ShowRows(const DiffOptions& options, const SumsQuery& query, const Sums& su
     if (has_cum) columns.push_back({"", 'r', nullptr, name + "_cum", cum});
   }
   AddNameFields(query.grouping, columns);
-  if (json != nullptr) return AddRows("rows", rows, columns, options.rows, *json);
-  const std::function<Tone(const Row&)> tone = [](const Row& row) { return ToneOf(row.cum_change()); };
-  PrintVisible(TableOf(rows, columns, options.rows, tone));
+  answer.Add("rows", rows, columns, options.rows, [](const Row& row) { return ToneOf(row.cum_change()); });
 }
 
-// The columns of `diff --ranks`.
 RowFields<ComparedRanks::Row> RankFields(const SumsQuery& query, const Grouping& grouping,
                                          const ComparedRanks& compared) {
   using Row = ComparedRanks::Row;
-  RowFields<Row> columns;
-  const auto add = [&](const std::string& heading, char align, std::function<std::string(const Row&)> text) {
-    columns.push_back({heading, align, std::move(text), "", nullptr});
+  using Value = std::pair<size_t, int64_t> Row::*;  // a rank and its value: two columns, and one object in JSON
+  const auto& ranks = compared.ranks;
+  const auto rank = [&ranks](Value of) { return [=, &ranks](const Row& row) { return ranks[(row.*of).first].name; }; };
+  const auto value = [&query](Value of) {
+    return [=, &query](const Row& row) { return query.Text((row.*of).second); };
   };
-  // A rank and its value: two columns, and one object in JSON.
-  const auto name_of = [&compared](std::pair<size_t, int64_t> Row::*value) {
-    return [&compared, value](const Row& row) { return compared.ranks[(row.*value).first].name; };
+  const auto json = [rank](Value of) {
+    return [name = rank(of), of](const Row& row) -> Json { return {{"rank", name(row)}, {"value", (row.*of).second}}; };
   };
-  const auto add_json = [&](const char* key, std::pair<size_t, int64_t> Row::*value) {
-    columns.back().key = key;
-    columns.back().json = [name = name_of(value), value](const Row& row) -> Json {
-      return {{"rank", name(row)}, {"value", (row.*value).second}};
-    };
-  };
-  add("rank", 'r', name_of(&Row::outlier));
-  add_json("outlier", &Row::outlier);
-  add("differs by", 'r',
-      [&](const Row& row) { return FormatChange(Minus(row.outlier.second, row.median), query.unit, query.exact); });
-  columns.push_back({"median", 'r', [&](const Row& row) { return query.Text(row.median); }, "median",
-                     [](const Row& row) { return row.median; }});
-  for (const auto& [name, value] : {std::pair("smallest", &Row::smallest), std::pair("largest", &Row::largest)}) {
-    add(name, 'r', [&query, value = value](const Row& row) { return query.Text((row.*value).second); });
-    add_json(name, value);
-    add("in", 'r', name_of(value));
-  }
-  columns.push_back({"ranks", 'r', [](const Row& row) { return std::to_string(row.rank_count); }, "rank_count",
-                     [](const Row& row) { return row.rank_count; }});
+  RowFields<Row> columns = {
+      {"rank", 'r', rank(&Row::outlier), "outlier", json(&Row::outlier)},
+      {"differs by", 'r', [&query](const Row& row) { return query.Change(Minus(row.outlier.second, row.median)); }, "",
+       nullptr},
+      {"median", 'r', [&query](const Row& row) { return query.Text(row.median); }, "median", &Row::median},
+      {"smallest", 'r', value(&Row::smallest), "smallest", json(&Row::smallest)},
+      {"in", 'r', rank(&Row::smallest), "", nullptr},
+      {"largest", 'r', value(&Row::largest), "largest", json(&Row::largest)},
+      {"in", 'r', rank(&Row::largest), "", nullptr},
+      {"ranks", 'r', [](const Row& row) { return std::to_string(row.rank_count); }, "rank_count", &Row::rank_count}};
   RowFields<Sums::Row> names;
   AddNameFields(grouping, names);
   for (RowField<Sums::Row>& name : names) columns.push_back({name.heading, name.align, name.text, name.key, name.json});
@@ -127,30 +102,24 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   }
   // Rows of ranks have no `cum`, so only the innermost location counts.
   query.profiles.MapStacks([&](uint32_t stack) -> std::optional<uint32_t> {
-    const ListTable& stacks = query.profiles.stacks();
-    return stacks.length(stack) < 2 ? stack : query.profiles.StackOf({*stacks.begin(stack)});
+    const std::vector<uint64_t>& locations = query.profiles.stacks()[stack];
+    return locations.size() < 2 ? stack : query.profiles.StackOf({locations[0]});
   });
   const ComparedRanks compared = CompareRanks(query.profiles, query.type, grouping);
   const RowFields<ComparedRanks::Row> columns = RankFields(query, grouping, compared);
   std::vector<ComparedRanks::Row> rows = compared.rows;
   EraseIf(rows, [](const ComparedRanks::Row& row) { return row.smallest.second == row.largest.second; });
   const size_t equal = compared.rows.size() - rows.size();
-  if (options.json) {
-    Json json = {{"version", kJsonVersion}, {"type", query.type_name}, {"unit", query.unit}};
-    Json& ranks = json["ranks"] = Json::array();
-    for (const ComparedRanks::Rank& rank : compared.ranks) {
-      ranks.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
-    }
-    json["equal_rows"] = equal;
-    AddRows("rows", rows, columns, options.rows, json);
-    Print(ToText(json));
-    return kSuccess;
+  Answer answer(options.json);
+  answer.json.update({{"type", query.type_name}, {"unit", query.unit}, {"equal_rows", equal}});
+  Json& ranks = answer.json["ranks"] = Json::array();
+  for (const ComparedRanks::Rank& rank : compared.ranks) {
+    ranks.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
   }
   int64_t all = 0;  // the number of ranks of the run
   for (const ProfileSet::File& file : query.profiles.files()) {
     for (const Comment& environment : file.info.environments) {
-      for (const char* variable :
-           {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"}) {
+      for (const char* variable : kRankCountVariables) {
         all = std::max(all, environment.Number(variable).value_or(0));
       }
     }
@@ -158,16 +127,22 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   const auto count = static_cast<int64_t>(compared.ranks.size());
   const auto [least, most] =
       absl::c_minmax_element(compared.ranks, [](const auto& a, const auto& b) { return a.total < b.total; });
-  Print(Cat(count, count == 1 ? " rank" : " ranks",
-            all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ", query.type_name, " from ",
-            query.Text(least->total), " (rank ", least->name, ") to ", query.Text(most->total), " (rank ", most->name,
-            ")\n", query.trimmed ? kTrimmedText : "", "\n"));
-  if (!rows.empty()) PrintVisible(TableOf(rows, columns, options.rows));
-  if (equal > 0) Print(Cat(equal, equal == 1 ? " row is" : " rows are", " equal in all ranks\n"));
-  return kSuccess;
+  answer.text = Cat(count, count == 1 ? " rank" : " ranks",
+                    all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ",
+                    Visible(Cat(query.type_name, " from ", query.Text(least->total), " (rank ", least->name, ") to ",
+                                query.Text(most->total), " (rank ", most->name, ")")),
+                    "\n", query.trimmed ? kTrimmedText : "", "\n");
+  if (!rows.empty() || options.json) answer.Add("rows", rows, columns, options.rows);
+  if (equal > 0) answer.text += Cat(equal, equal == 1 ? " row is" : " rows are", " equal in all ranks\n");
+  return answer.Print();
 }
 
 absl::StatusOr<int> RunDiff(DiffOptions& options) {
+  if (!options.budget.empty()) {
+    ASSIGN_OR_RETURN(const std::vector<std::string> profiles, ProfilesIn(options.base));
+    options.files.insert(options.files.begin(), profiles.begin(), profiles.end());
+    return RunBudgetDiff(options, options.budget, options.json ? "json" : options.format);
+  }
   if (options.ranks) return RunRanks(options);
   // Reports a wrong size before the wait of --after.
   if (const absl::StatusOr<int64_t> size = FailOverLimit(options.fail_over, "bytes"); !size.ok()) return size.status();
@@ -190,26 +165,23 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];
-  const bool failed = !options.fail_over.empty() && Minus(sums.sum()[1], sums.sum()[0]) > limit;
-  const int exit_code = failed || IsOff(query.profiles) ? kFinding : kSuccess;
-  if (options.json) {
-    Json json = HeadJson(query, 1, total);
-    json["base"] = options.base;
-    json["base_total"] = sums.sum()[0];
-    json["now_total"] = sums.sum()[1];
-    json["change"] = Minus(sums.sum()[1], sums.sum()[0]);
-    json["failed"] = failed;
-    ShowRows(options, query, sums, total, &json);
-    Print(ToText(json));
-    return exit_code;
-  }
-  PrintHead(options, query, sums);
-  ShowRows(options, query, sums, total, nullptr);
+  const int64_t growth = Minus(sums.sum()[1], sums.sum()[0]);
+  const std::string summary = Cat(query.type_name, ": ", query.Change(growth), ", from ", query.Text(sums.sum()[0]),
+                                  " to ", query.Text(sums.sum()[1]));
+  Answer answer = AnswerTo(query, options.json, 1, total, Colored(Visible(summary), ToneOf(growth)));
+  const bool failed = !options.fail_over.empty() && growth > limit;
+  answer.json.update({{"base", options.base},
+                      {"base_total", sums.sum()[0]},
+                      {"now_total", sums.sum()[1]},
+                      {"change", growth},
+                      {"failed", failed}});
+  AddChanges(options, query, sums, total, answer);
   if (failed) {
-    PrintVisible(
-        "\n" + Colored(Cat("FAILED: the total grew by more than ", Visible(query.Text(limit))), Tone::kGrowth) + "\n");
+    answer.exit_code = kFinding;
+    const std::string verdict = Cat("FAILED: the total grew by more than ", Visible(query.Text(limit)));
+    answer.text += Cat("\n", Colored(verdict, Tone::kGrowth), "\n");
   }
-  return exit_code;
+  return answer.Print();
 }
 
 }  // namespace
@@ -221,11 +193,22 @@ Command AddDiffCommand(CLI::App& tool) {
   arguments->add_option("SOURCE", options->files, "The later profile; those of several processes are added up");
   arguments->add_option("--after", options->after,
                         "Time to wait between BASE and SOURCE, such as 60s; without SOURCE, BASE is read twice");
-  AddSumsOptions(*arguments, *options, true);
+  AddSumsOptions(*arguments, *options);
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 if the total grew by more than this size, such as 1MiB");
   arguments->add_flag("--ranks", options->ranks,
                       "Compare the ranks of a run: first what one rank has and the others do not");
+  CLI::Option* const budget =
+      arguments->add_option("--budget", options->budget,
+                            "Compare the peak with this file of hbmprof budget; --format text, json, junit, markdown");
+  for (const char* const other :
+       {"--after", "--fail-over", "--ranks", "--tree", "--cum", "--exact", "--by", "--type"}) {
+    budget->excludes(arguments->get_option(other));
+  }
+  arguments->add_option("--format", options->format, "With --budget: text, json, junit, or markdown for a pull request")
+      ->group("")
+      ->needs(budget)
+      ->check(CLI::IsMember({"text", "json", "junit", "markdown"}));
   return {arguments, [options] { return RunDiff(*options); }, true};
 }
 

@@ -1,21 +1,16 @@
 // `hbmprof doctor`: reports what `hbmprof run` can record on this machine and of a program.
 #include <dlfcn.h>
-#include <fcntl.h>
-#include <linux/capability.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <sstream>
 
 #include "src/protocol/attach.h"
 #include "src/protocol/driver_slot.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/injection.h"
-#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -29,37 +24,23 @@ struct DoctorOptions {
 };
 
 // What was found. A problem means that some allocations cannot be recorded.
-struct Line {
-  std::string topic;
-  std::string text;
-  bool is_problem;
-};
 struct Findings {
-  void Say(const std::string& topic, const std::string& text) { all.push_back({topic, text, false}); }
-  void Problem(const std::string& topic, const std::string& text) { all.push_back({topic, ErrorLine(text), true}); }
+  explicit Findings(bool is_json) : answer(is_json) {}
+  void Say(const std::string& topic, const std::string& text, bool is_problem = false) {
+    answer.json["lines"].push_back({{"topic", topic}, {"text", text}, {"problem", is_problem}});
+    answer.text += absl::StrFormat("%s%-16s %s\n", is_problem ? "! " : "  ", topic, Visible(text));
+    if (is_problem) answer.exit_code = kFinding;
+  }
+  void Problem(const std::string& topic, const std::string& text) { Say(topic, ErrorLine(text), true); }
 
-  std::vector<Line> all;
+  bool has_opencl = false;
+  Answer answer;
 };
 
-// As root, the driver and NVML make device files when they are initialized, even if the kernel has no driver. Without
-// this right they cannot, nor can the programs that they start.
-void KeepFromMakingDeviceFiles() {
-  if (geteuid() != 0 || access("/proc/driver/nvidia", F_OK) == 0) return;
-  prctl(PR_CAPBSET_DROP, CAP_MKNOD, 0, 0, 0);
-  __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-  __user_cap_data_struct rights[_LINUX_CAPABILITY_U32S_3] = {};
-  if (syscall(SYS_capget, &header, rights) != 0) return;
-  rights[CAP_TO_INDEX(CAP_MKNOD)].effective &= ~CAP_TO_MASK(CAP_MKNOD);
-  syscall(SYS_capset, &header, rights);
-}
+constexpr char kNoLayer[] = "loads no layer, so OpenCL is not recorded: Khronos's loader and ocl-icd 2.3.0 do";
 
 // Initializes the driver and reports on it. The initialization creates no context.
-void Driver(Findings& findings) {
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
-  if (driver == nullptr) {
-    findings.Problem("driver", "libcuda.so.1 is not found: no GPU here, or the container was started without it");
-    return;
-  }
+void Driver(void* driver, Findings& findings) {
   const auto find = [&](const char* name) { return dlsym(driver, name); };
   auto* init = reinterpret_cast<int (*)(unsigned)>(find("cuInit"));
   auto* get_version = reinterpret_cast<int (*)(int*)>(find("cuDriverGetVersion"));
@@ -71,10 +52,10 @@ void Driver(Findings& findings) {
     auto* get_name = reinterpret_cast<int (*)(int, const char**)>(find("cuGetErrorName"));
     const char* name = nullptr;
     const bool has_name = get_name != nullptr && get_name(error, &name) == 0 && name != nullptr;
-    findings.Problem("driver", error == 34 ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
-                                           : Cat(path, " cannot be initialized: CUDA error ", error,
-                                                 has_name ? Cat(" (", name, ")") : ""));
-    return;
+    return findings.Problem(
+        "driver", error == 34
+                      ? Cat(path, " is the toolkit's stub, not the driver: check LD_LIBRARY_PATH")
+                      : Cat(path, " cannot be initialized: CUDA error ", error, has_name ? Cat(" (", name, ")") : ""));
   }
   int version = 0;
   int count = 0;
@@ -85,9 +66,7 @@ void Driver(Findings& findings) {
 }
 
 // By the code of two functions, as the command `attach` does. Calls none.
-void Attaching(Findings& findings) {
-  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
-  if (driver == nullptr) return;
+void Attaching(void* driver, Findings& findings) {
   const auto has_slot = [&](const char* name) {
     const void* const entry = dlsym(driver, name);
     return entry != nullptr &&
@@ -102,18 +81,38 @@ void Attaching(Findings& findings) {
 void Nvml(Findings& findings) {
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   if (nvml == nullptr) {
-    findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
-    return;
+    return findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
   }
   auto* init = reinterpret_cast<int (*)()>(dlsym(nvml, "nvmlInit_v2"));
   auto* get_text = reinterpret_cast<const char* (*)(int)>(dlsym(nvml, "nvmlErrorString"));
   if (const int error = init == nullptr ? -1 : init(); error != 0) {
-    findings.Say("NVML", Cat("libnvidia-ml.so.1 cannot be initialized: NVML error ", error,
-                             get_text != nullptr ? Cat(" (", get_text(error), ")") : "",
-                             ": `unaccounted` counts all processes on a device"));
-    return;
+    return findings.Say("NVML", Cat("libnvidia-ml.so.1 cannot be initialized: NVML error ", error,
+                                    get_text != nullptr ? Cat(" (", get_text(error), ")") : "",
+                                    ": `unaccounted` counts all processes on a device"));
   }
   findings.Say("NVML", "found: `unaccounted` counts this process only, if NVML sees its id (not in each container)");
+}
+
+// Prints the loader of OpenCL, whether it has loaded the injected library as a layer, and the platforms.
+void PrintOpencl() {
+  void* const loader = dlopen("libOpenCL.so.1", RTLD_LAZY);
+  if (loader == nullptr) return;
+  auto* get_ids = reinterpret_cast<int (*)(unsigned, void**, unsigned*)>(dlsym(loader, "clGetPlatformIDs"));
+  auto* get_info =
+      reinterpret_cast<int (*)(void*, unsigned, size_t, void*, size_t*)>(dlsym(loader, "clGetPlatformInfo"));
+  Dl_info info = {};
+  if (get_ids == nullptr || get_info == nullptr || dladdr(reinterpret_cast<void*>(get_ids), &info) == 0) return;
+  void* platforms[16] = {};
+  get_ids(16, platforms, nullptr);
+  const auto* const is_layer = static_cast<const int*>(dlsym(RTLD_DEFAULT, "hbmprof_opencl_layer"));
+  const bool has_layer = is_layer != nullptr && *is_layer != 0;
+  std::string text = platforms[0] == nullptr ? "has no driver" : has_layer ? "loads the library as a layer" : kNoLayer;
+  for (int i = 0; i < 16 && platforms[i] != nullptr; ++i) {
+    char name[256] = "";
+    get_info(platforms[i], 0x0902, sizeof(name), name, nullptr);
+    text += Cat("; OpenCL:", i, " is ", name);
+  }
+  std::printf("OpenCL\t%s\t%s\n", info.dli_fname, text.c_str());
 }
 
 int PrintCoverage() {
@@ -126,6 +125,8 @@ int PrintCoverage() {
     std::printf("%s\t%s\t%s\n", state, name, reason);
   };
   coverage(print, nullptr);
+  std::fflush(stdout);  // a driver of OpenCL can end the process
+  PrintOpencl();
   return kSuccess;
 }
 
@@ -136,10 +137,12 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
     findings.Problem("library", MessageOf(library.status()));
     return "";
   }
-  const absl::StatusOr<Captured> query =
-      RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
-                    {{"LD_PRELOAD", PreloadWith(*library)}, {"HBMPROF_CUDA_OUTPUT", ""}}, false);
-  if (!query.ok() || query->end.signal != 0 || query->end.code != kSuccess) {
+  const absl::StatusOr<Captured> query = RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
+                                                       {{"LD_PRELOAD", PreloadWith(*library)},
+                                                        {kOpenclLayers, PreloadWith(*library, kOpenclLayers)},
+                                                        {"HBMPROF_CUDA_OUTPUT", ""}},
+                                                       false);
+  if (!query.ok() || query->text.empty()) {
     findings.Problem("library",
                      Cat(*library, " cannot be preloaded here (see the message of the dynamic linker above)"));
     return "";
@@ -150,6 +153,14 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
   for (std::string state, name, note;
        std::getline(lines, state, '\t') && std::getline(lines, name, '\t') && std::getline(lines, note);) {
     by_state[state].push_back({name, note});
+  }
+  for (const auto& [path, text] : std::exchange(by_state["OpenCL"], {})) {
+    findings.Say("OpenCL", Cat(path, " ", text), text.rfind(kNoLayer, 0) == 0);
+    findings.has_opencl = text.find("; OpenCL:") != std::string::npos;
+  }
+  if (query->end.signal != 0 || query->end.code != kSuccess) {
+    findings.Problem("OpenCL", Cat("a driver of OpenCL has ended this check (",
+                                   query->end.signal != 0 ? strsignal(query->end.signal) : "exit", ")"));
   }
   findings.Say("entry points", Cat(by_state["tracked"].size(), " tracked, ", by_state["passed through"].size(),
                                    " passed through, ", by_state["absent"].size(), " absent from the driver",
@@ -198,20 +209,23 @@ void Program(const std::string& command, const std::string& library, Findings& f
 
 absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   if (options.coverage_only) return PrintCoverage();
-  Findings findings;
-  KeepFromMakingDeviceFiles();
-  Driver(findings);
-  Attaching(findings);
-  Nvml(findings);
-  const std::string library = Library(options, findings);
-  if (!options.command.empty()) Program(options.command.front(), library, findings);
-  Json lines = Json::array();
-  for (const auto& [topic, text, is_problem] : findings.all) {
-    lines.push_back({{"topic", topic}, {"text", text}, {"problem", is_problem}});
-    if (!options.json) Print(absl::StrFormat("%s%-16s %s\n", is_problem ? "! " : "  ", topic, Visible(text)));
+  Findings findings(options.json);
+  void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (driver != nullptr) {
+    Driver(driver, findings);
+    Attaching(driver, findings);
+    Nvml(findings);
   }
-  if (options.json) Print(ToText({{"version", kJsonVersion}, {"lines", lines}}));
-  return absl::c_any_of(findings.all, [](const Line& one) { return one.is_problem; }) ? kFinding : kSuccess;
+  const std::string library = Library(options, findings);
+  if (driver == nullptr && findings.has_opencl) {
+    const int exit_code = findings.answer.exit_code;
+    findings.Say("driver", "libcuda.so.1 is not found: only OpenCL is recorded here", true);
+    findings.answer.exit_code = exit_code;
+  } else if (driver == nullptr) {
+    findings.Problem("driver", "libcuda.so.1 is not found: no GPU here, or the container was started without it");
+  }
+  if (!options.command.empty()) Program(options.command.front(), library, findings);
+  return findings.answer.Print();
 }
 
 }  // namespace
@@ -226,7 +240,8 @@ Command AddDoctorCommand(CLI::App& tool) {
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
   arguments->add_option("PROGRAM", options->command, "After --: a program to check");
   arguments->footer(
-      "A line that begins with ! shows a problem: some allocations cannot be recorded. Then the exit code is 1.");
+      "A line that begins with ! shows a problem: some allocations cannot be recorded. Then the exit code is 1, but 0\n"
+      "if the only problem is that CUDA is missing, and OpenCL can be recorded.");
   return {arguments, [options] { return RunDoctor(*options); }};
 }
 

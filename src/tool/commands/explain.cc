@@ -4,8 +4,10 @@
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/labels.h"
-#include "src/tool/recording/states.h"
+#include "src/tool/recording/instant.h"
+#include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
+#include "src/tool/symbols/profile_symbols.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -34,23 +36,19 @@ absl::StatusOr<size_t> TypeToJudge(const ProfileSet& profiles, const std::string
   return InvalidArgument("live buffers are judged, not ", found, "; --type can be inuse_space or inuse_objects");
 }
 
-absl::Status Judge(const ExplainOptions& options, ProfileSet profiles, Subject subject, Answers& answers) {
-  ASSIGN_OR_RETURN(Findings findings,
-                   JudgeProgram("explain", options, "", options.counter, std::move(subject), profiles));
-  answers.programs.push_back(std::move(findings));
-  return absl::OkStatus();
-}
-
-// Returns the bytes of other processes on each device, as `process` knows them. Empty if its answer has another form:
-// processes of earlier versions do not know this request.
-std::map<std::string, int64_t> OthersOf(const LiveProcess& process) {
+// Returns the bytes of other processes on each device. `answer`: that to "stats". A device whose processes do not
+// include this one is left out, because it may be one of the others: in a container, the driver does not know its id.
+// Empty if the answer has another form: processes of earlier versions do not know this request.
+std::map<std::string, int64_t> OthersIn(const std::string& answer) {
   std::map<std::string, int64_t> others;
   try {
-    const Json stats = Json::parse(QueryProcess(process.socket, "stats").value_or("{}"));
+    const Json stats = Json::parse(answer);
     for (const Json& device : stats.value("devices", Json::array())) {
-      for (const Json& other : device.value("processes", Json::array())) {
-        int64_t& bytes = others[device.value("name", "")];
-        if (!other.value("is_this", true)) AddTo(bytes, other.value("bytes", int64_t{0}));
+      const Json processes = device.value("processes", Json::array());
+      if (absl::c_none_of(processes, [](const Json& one) { return one.value("is_this", false); })) continue;
+      int64_t& bytes = others[device.value("name", "")];
+      for (const Json& one : processes) {
+        if (!one.value("is_this", true)) AddTo(bytes, one.value("bytes", int64_t{0}));
       }
     }
     return others;
@@ -59,56 +57,54 @@ std::map<std::string, int64_t> OthersOf(const LiveProcess& process) {
   }
 }
 
-absl::Status JudgeProcess(const ExplainOptions& options, const LiveProcess& process, Answers& answers) {
-  Subject subject;
-  subject.name = Cat(process.name, " (", process.id, ")");
-  subject.sources = SourcesText({process.id});
+absl::StatusOr<Program> ReadProcess(const LiveProcess& process) {
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile"));
-  subject.others = OthersOf(process);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{subject.name, std::move(profile)}}));
-  return Judge(options, std::move(profiles), std::move(subject), answers);
+  return ProgramOf(process, std::move(profile), QueryProcess(process.socket, "stats").value_or(""));
 }
 
-absl::Status JudgeRecording(const ExplainOptions& options, const std::string& path, Answers& answers) {
-  ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("explain", path));
-  Subject subject = {path, SourcesText({path})};
-  int64_t failed = 0;
-  RecordedEvent last;
-  RecordingCursor cursor(*recorded.reader);
-  for (RecordedEvent event; cursor.Next(&event);) {
-    if (event.kind != RecordedKind::kFailed) continue;
-    ++failed;
-    last = event;
-  }
-  if (failed > 0) {
+absl::StatusOr<Program> ReadRecording(const std::string& command, const std::string& path) {
+  ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded(command, path));
+  Subject subject = {recorded.last, SourcesText({path})};
+  subject.kind = Subject::Kind::kRecording;
+  subject.state = SourcesText({recorded.last});
+  subject.free_segments = std::move(recorded.free_segments);
+  if (const auto& [failed, last] = recorded.failed; failed > 0) {
     const RecordingTables& tables = recorded.reader->tables();
-    subject.failures = Cat(failed, failed == 1 ? " allocation" : " allocations", " failed; the last one of ",
-                           last.bytes > 0 ? Bytes(last.bytes) : "unknown size", " after ",
-                           FormatSeconds(static_cast<double>(Minus(last.time, tables.start_time)) / 1e9));
+    const double after = static_cast<double>(Minus(last.time, tables.start_time)) / 1e9;
+    subject.failures = Cat(failed == 1 ? "an allocation" : Cat(failed, " allocations failed; the last one"), " of ",
+                           FailedText(tables, last, " after " + FormatSeconds(after)));
     subject.next_of_failures = Cat("hbmprof top ", SourcesText({path + "@oom"}));
   }
-  return Judge(options, std::move(recorded.states), std::move(subject), answers);
+  return Program{std::move(recorded.states), std::move(subject)};
+}
+
+absl::StatusOr<Program> ReadFiles(const std::vector<std::string>& files) {
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files));
+  const std::string name = Cat(files.back(), files.size() == 1 ? "" : Cat(" and ", files.size() - 1, " more"));
+  return Program{std::move(profiles), {name, SourcesText(files)}};
+}
+
+absl::Status Judge(const ExplainOptions& options, absl::StatusOr<Program> program, Answers& answers) {
+  RETURN_IF_ERROR(program.status());
+  ASSIGN_OR_RETURN(Findings findings, JudgeProgram("explain", options, "", options.counter, *program));
+  answers.programs.push_back(std::move(findings));
+  return absl::OkStatus();
 }
 
 absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::string>& files, Answers& answers) {
   if (files.size() > 1 && absl::c_linear_search(files, "-")) {
     return InvalidArgument("-: standard input cannot be one of several sources; write it to a file");
   }
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files));
+  ASSIGN_OR_RETURN(Program all, ReadFiles(files));
   std::map<std::string, std::vector<std::string>> of_process;
-  for (const ProfileSet::File& file : profiles.files()) of_process[ProcessIn(file)].push_back(file.path);
-  if (of_process.size() <= 1) {
-    const std::string name = Cat(files.back(), files.size() == 1 ? "" : Cat(" and ", files.size() - 1, " more"));
-    return Judge(options, std::move(profiles), {name, SourcesText(files)}, answers);
-  }
-  for (const auto& [process, paths] : of_process) {
-    ASSIGN_OR_RETURN(ProfileSet of_one, ReadProfiles(paths));
-    RETURN_IF_ERROR(Judge(options, std::move(of_one), {paths.back(), SourcesText(paths)}, answers));
-  }
-  RETURN_IF_ERROR(ApplyView("explain", options, profiles));
-  ASSIGN_OR_RETURN(const size_t type, TypeToJudge(profiles, ""));
-  LabelRanks(profiles);
-  if (std::optional<Finding> outlier = OutlierOf(profiles, type, SourcesText(files)); outlier.has_value()) {
+  for (const ProfileSet::File& file : all.profiles.files()) of_process[ProcessIn(file)].push_back(file.path);
+  if (of_process.size() <= 1) return Judge(options, std::move(all), answers);
+  for (const auto& [process, paths] : of_process) RETURN_IF_ERROR(Judge(options, ReadFiles(paths), answers));
+  if (!AreRanks(all.profiles)) return absl::OkStatus();
+  RETURN_IF_ERROR(ApplyView("explain", options, all.profiles));
+  ASSIGN_OR_RETURN(const size_t type, TypeToJudge(all.profiles, ""));
+  LabelRanks(all.profiles);
+  if (std::optional<Finding> outlier = OutlierOf(all.profiles, type, all.subject.sources); outlier.has_value()) {
     answers.findings.push_back(*std::move(outlier));
   }
   return absl::OkStatus();
@@ -124,19 +120,16 @@ absl::StatusOr<Answers> JudgeAll(const ExplainOptions& options) {
   }
   for (const std::string& source : options.sources) {
     if (IsRecordingFile(source)) {
-      RETURN_IF_ERROR(JudgeRecording(options, source, answers));
+      RETURN_IF_ERROR(Judge(options, ReadRecording("explain", source), answers));
       continue;
     }
     ASSIGN_OR_RETURN(std::optional<LiveProcess> process, ProcessOf(source));
-    if (process.has_value())
-      processes.push_back(*std::move(process));
-    else
-      files.push_back(source);
+    process.has_value() ? processes.push_back(*std::move(process)) : files.push_back(source);
   }
   if (!files.empty()) RETURN_IF_ERROR(JudgeFiles(options, files, answers));
   WaitForAges("explain", processes);
   for (const LiveProcess& process : processes) {
-    const absl::Status status = JudgeProcess(options, process, answers);
+    const absl::Status status = Judge(options, ReadProcess(process), answers);
     if (!status.ok() && !options.sources.empty()) return status;
     if (!status.ok()) answers.problems.push_back(MessageOf(status));
   }
@@ -144,18 +137,13 @@ absl::StatusOr<Answers> JudgeAll(const ExplainOptions& options) {
   return answers;
 }
 
-// Returns all findings in the order in which they are shown. Adds the number of minor ones, which are left out, to
-// `*minor`.
-std::vector<Finding> AllFindings(const Answers& answers, size_t* minor) {
+// Returns all findings in the order in which they are shown. The minor ones are left out, and added to `minor`.
+std::vector<Finding> AllFindings(const Answers& answers, std::vector<Finding>& minor) {
   std::vector<Finding> all = answers.findings;
   for (const Findings& program : answers.programs) {
     for (Finding finding : program.findings) {
-      if (finding.is_minor) {
-        ++*minor;
-        continue;
-      }
       if (answers.programs.size() > 1) finding.process = program.name;
-      all.push_back(std::move(finding));
+      (finding.is_minor ? minor : all).push_back(std::move(finding));
     }
   }
   RankFindings(all);
@@ -164,8 +152,10 @@ std::vector<Finding> AllFindings(const Answers& answers, size_t* minor) {
 
 absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
   ASSIGN_OR_RETURN(const Answers answers, JudgeAll(options));
-  size_t minor = 0;
-  const std::vector<Finding> findings = AllFindings(answers, &minor);
+  std::vector<Finding> minor;
+  const std::vector<Finding> findings = AllFindings(answers, minor);
+  const auto advice = static_cast<size_t>(absl::c_count_if(findings, [](const Finding& one) { return one.is_advice; }));
+  const size_t wrong = findings.size() - advice;
   const size_t shown = options.rows == 0 ? findings.size() : std::min(options.rows, findings.size());
   const bool is_judged = answers.problems.empty() && absl::c_all_of(answers.programs, [](const Findings& program) {
                            return program.not_judged.empty();
@@ -177,8 +167,9 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (size_t i = 0; i < sources; ++i) list.push_back(SourceJson(answers.programs[i]));
     json["source_count"] = answers.programs.size();
     json["silent"] = answers.problems;
-    json["finding_count"] = findings.size();
-    json["minor_count"] = minor;
+    json["finding_count"] = wrong;
+    json["advice_count"] = advice;
+    json["minor_count"] = minor.size();
     Json& entries = json["findings"] = Json::array();
     for (size_t i = 0; i < shown; ++i) entries.push_back(FindingJson(findings[i], i + 1));
     Print(ToText(json));
@@ -186,30 +177,33 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (size_t i = 0; i < sources; ++i) PrintVisible(HeadText(answers.programs[i]));
     if (sources < answers.programs.size()) Print(Cat("and ", answers.programs.size() - sources, " more\n"));
     for (size_t i = 0; i < shown; ++i) PrintVisible(FindingText(findings[i], i + 1));
-    if (findings.empty() && minor == 0) Print(Cat(NoFindingText(is_judged), "\n"));
-    if (minor > 0) {
-      Print(Cat(findings.empty() ? "no finding, but " : "and ", minor,
-                minor == 1 ? " possible leak" : " possible leaks", " of few bytes: see hbmprof leaks SOURCE\n"));
+    if (wrong == 0 && minor.empty()) Print(Cat(NoFindingText(is_judged), "\n"));
+    if (!minor.empty()) {
+      int64_t growth = 0;
+      for (const Finding& finding : minor) AddTo(growth, finding.bytes.value_or(0));
+      PrintVisible(Cat(wrong == 0 ? "no finding, but " : "and ", minor.size(), " possible leak",
+                       minor.size() == 1 ? "" : "s", " (", Bytes(growth), ", little for the device): see ",
+                       Visible(minor[0].next), "\n"));
     }
     if (shown < findings.size()) Print(Cat("and ", findings.size() - shown, " more findings (-n 0 shows all)\n"));
-    for (size_t i = 0; i < sources; ++i) {
-      PrintVisible(Cat(answers.programs.size() == 1 ? "" : Visible(answers.programs[i].name) + " ",
-                       TrustText(answers.programs[i])));
+    const bool is_one = absl::c_all_of(answers.programs, [&](const Findings& program) {
+      return TrustText(program) == TrustText(answers.programs[0]);
+    });
+    for (size_t i = 0; i < (is_one ? 1 : sources); ++i) {
+      PrintVisible(Cat(is_one ? "" : Visible(answers.programs[i].name) + " ", TrustText(answers.programs[i])));
     }
     for (const std::string& problem : answers.problems) PrintVisible(Cat("no answer: ", Visible(problem), "\n"));
   }
-  if (!findings.empty()) return kFinding;
+  if (wrong > 0) return kFinding;
   return is_judged ? kSuccess : kUnusable;
 }
 
 }  // namespace
 
 void WaitForAges(const std::string& command, const std::vector<LiveProcess>& processes) {
-  const LiveProcess* youngest = nullptr;
-  for (const LiveProcess& process : processes) {
-    if (youngest == nullptr || process.seconds < youngest->seconds) youngest = &process;
-  }
-  if (youngest == nullptr || youngest->seconds >= kAgeSeconds) return;
+  const auto youngest =
+      absl::c_min_element(processes, [](const auto& a, const auto& b) { return a.seconds < b.seconds; });
+  if (youngest == processes.end() || youngest->seconds >= kAgeSeconds) return;
   // The process says how old it is, so this can be any number.
   const int64_t seconds = kAgeSeconds - std::max<int64_t>(0, youngest->seconds);
   PrintError(command, Cat(youngest->name, " (", youngest->id, ") has run for ", youngest->seconds, " s: waits ",
@@ -217,8 +211,27 @@ void WaitForAges(const std::string& command, const std::vector<LiveProcess>& pro
   sleep(static_cast<unsigned>(seconds));
 }
 
+absl::StatusOr<Program> ReadProgram(const std::string& command, const std::vector<std::string>& sources) {
+  if (sources.size() > 1) return ReadFiles(sources);
+  if (IsRecordingFile(sources[0])) return ReadRecording(command, sources[0]);
+  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(sources[0]));
+  if (!process.has_value()) return ReadFiles(sources);
+  WaitForAges(command, {*process});
+  return ReadProcess(*process);
+}
+
+absl::StatusOr<Program> ProgramOf(const LiveProcess& process, std::string profile, const std::string& stats) {
+  Subject subject = {Cat(process.name, " (", process.id, ")"), SourcesText({process.id})};
+  subject.kind = Subject::Kind::kProcess;
+  subject.is_detached = process.is_detached;
+  subject.others = OthersIn(stats);
+  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{subject.name, std::move(profile)}}));
+  return Program{std::move(profiles), std::move(subject)};
+}
+
 absl::StatusOr<Findings> JudgeProgram(const std::string& command, const ViewOptions& view, const std::string& type,
-                                      const std::string& counter, Subject subject, ProfileSet& profiles) {
+                                      const std::string& counter, Program& program) {
+  auto& [profiles, subject] = program;
   for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
   RETURN_IF_ERROR(ApplyView(command, view, profiles));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
@@ -236,13 +249,12 @@ Command AddExplainCommand(CLI::App& tool) {
                         "A process, profiles, a recording, a snapshot of PyTorch; default: all processes of this host");
   arguments->add_option("-p,--per", options->counter,
                         "Growth per unit of this counter (default: the only one of the program)");
-  arguments->add_option("-n,--rows", options->rows, "Findings to show, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
+  AddCount(*arguments, "-n,--rows", options->rows, "Findings to show, 0 for all");
   arguments->add_flag("--json", options->json, kJsonHelp);
   AddViewOptions(*arguments, *options);
   arguments->footer(
-      Cat("Exits with 1 if there is a finding, with 0 if there is none, with 2 if there is no answer.\n", kFilterHelp));
+      Cat("Exits with 1 if there is a finding besides advice, with 0 if there is none, with 2 if there is no answer.\n",
+          kFilterHelp));
   return {arguments, [options] { return RunExplain(*options); }, true};
 }
 

@@ -16,8 +16,6 @@
 #include <fstream>
 #include <sstream>
 
-#include "src/tool/util/text.h"
-
 namespace hbmprof::tool {
 namespace {
 
@@ -159,8 +157,8 @@ ProgramHead ReadProgramHead(const std::string& program) {
   return head;
 }
 
-std::string PreloadWith(const std::string& library) {
-  const char* value = std::getenv("LD_PRELOAD");
+std::string PreloadWith(const std::string& library, const char* variable) {
+  const char* value = std::getenv(variable);
   const std::string before = value == nullptr ? "" : value;
   const std::vector<std::string> paths = absl::StrSplit(before, absl::ByAnyChar(" :"));
   if (absl::c_linear_search(paths, library)) return before;

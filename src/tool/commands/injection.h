@@ -34,8 +34,10 @@ ProgramHead ReadProgramHead(const std::string& program);
 // Environment variables to set in a child, on top of this process's own.
 using Environment = std::map<std::string, std::string>;
 
-// Returns the value of LD_PRELOAD with `library` as its first entry and without other entries for `library`.
-std::string PreloadWith(const std::string& library);
+// Returns the value of LD_PRELOAD, or of another variable that is such a list, with `library` as its first entry and
+// without other entries for `library`.
+std::string PreloadWith(const std::string& library, const char* variable = "LD_PRELOAD");
+inline constexpr char kOpenclLayers[] = "OPENCL_LAYERS";  // the layers that the loader of OpenCL loads
 
 // Returns the reason why `program`, or the interpreter of a script, would fail with `library` preloaded; "" if it would
 // not fail. The reason is the end of a sentence that starts with the program's name. Starts the program's dynamic
@@ -62,7 +64,6 @@ struct ProcessEnd {
   int signal = 0;
 };
 
-// Waits for the end of the process and reaps it.
 ProcessEnd WaitForProcess(int process);
 
 struct Captured {

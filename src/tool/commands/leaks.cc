@@ -1,8 +1,6 @@
 // `hbmprof leaks`: the findings on growth, with their call stacks.
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/recording/states.h"
-#include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -12,7 +10,6 @@ struct LeaksOptions : ViewOptions {
   std::string type;
   std::string per;
   std::string fail_over;
-  bool fail_on_perhaps = false;
   size_t rows = 10;
   size_t frames = 8;
   bool all = false;
@@ -28,98 +25,75 @@ struct Result {
   bool failed = false;
 };
 
-std::vector<ProfileSet::ShownFrame> StackOf(const Result& result, const Finding& finding) {
-  if (!finding.stack.has_value()) return {};
-  return result.profiles.ShownStack(*finding.stack);
-}
-
-// The fields of a site that grew and is no leak.
 RowFields<const SiteGrowth*> OtherFields(const Result& result) {
   using Row = const SiteGrowth*;
-  const auto name = [&result](Row site) {
-    const std::vector<ProfileSet::ShownFrame> stack = result.profiles.ShownStack(site->stack);
-    return stack.empty() ? "[no stack]" : stack[0].name;
-  };
+  const auto name = [&result](Row site) { return result.profiles.ShownStack(site->stack)[0].name; };
+  const auto where = [&result](Row site) { return result.profiles.ShownStack(site->stack)[0].Position(); };
   const auto why = [](Row site) { return site->why; };
   return {{"now", 'r', [&result](Row site) { return FormatValue(site->values.back(), result.found.unit); }, "growth",
            [](Row site) { return site->growth; }},
           {"function", 'l', name, "function", name},
+          {"where", 'l', where, "where", where},
           {"", 'l', nullptr, "verdict", [](Row site) { return VerdictName(site->verdict); }},
           {"why", 'l', why, "why", why}};
 }
 
-void PrintJson(const LeaksOptions& options, const Result& result) {
-  Json json = {{"version", kJsonVersion},   {"source", SourceJson(result.found)},
-               {"unit", result.found.unit}, {"leaked", result.leaked},
-               {"failed", result.failed},   {"finding_count", result.growing.size()}};
-  Json& list = json["findings"] = Json::array();
-  for (size_t i = 0; i < ShownOf(options.rows, result.growing.size()); ++i) {
-    Json& entry = list.emplace_back(FindingJson(result.growing[i], i + 1));
-    Json& shown = entry["stack"] = Json::array();
-    const std::vector<ProfileSet::ShownFrame> stack = StackOf(result, result.growing[i]);
-    for (size_t f = 0; f < ShownOf(options.frames, stack.size()); ++f) {
-      shown.push_back(Cat(stack[f].name, stack[f].Position().empty() ? "" : " ", stack[f].Position()));
-    }
-  }
-  if (options.all) AddRows("others", result.others, OtherFields(result), 0, json);
-  Print(ToText(json));
-}
-
-void PrintText(const LeaksOptions& options, const Result& result) {
-  PrintVisible(HeadText(result.found));
+Answer AnswerOf(const LeaksOptions& options, const Result& result) {
+  Answer answer(options.json);
+  answer.json.update({{"source", SourceJson(result.found)},
+                      {"unit", result.found.unit},
+                      {"leaked", result.leaked},
+                      {"failed", result.failed},
+                      {"finding_count", result.growing.size()},
+                      {"findings", Json::array()}});
+  answer.text = HeadText(result.found);
+  if (!result.found.off_since.empty()) answer.text += OffText(result.found.off_since) + "\n";
   const size_t shown = ShownOf(options.rows, result.growing.size());
   for (size_t i = 0; i < shown; ++i) {
     Finding finding = result.growing[i];
-    finding.callers.clear();  // they are in the stack
-    PrintVisible(FindingText(finding, i + 1));
-    const std::vector<ProfileSet::ShownFrame> stack = StackOf(result, finding);
-    Table table("lll");
+    std::vector<ProfileSet::ShownFrame> stack;
+    if (finding.stack.has_value()) stack = result.profiles.ShownStack(*finding.stack);
     const size_t frames = ShownOf(options.frames, stack.size());
-    for (size_t f = 0; f < frames; ++f) table.Add({"     ", stack[f].name, stack[f].Position()});
-    PrintVisible(table.Text(TerminalColumns()));
-    if (frames < stack.size()) {
-      Print(Cat("       ... ", stack.size() - frames, " more callers (--frames 0 shows all)\n"));
+    Json& entry = answer.json["findings"].emplace_back(FindingJson(finding, i + 1));
+    Json& lines = entry["stack"] = Json::array();
+    Table table("lll");
+    for (size_t f = 0; f < frames; ++f) {
+      const std::string position = stack[f].Position();
+      lines.push_back(Cat(stack[f].name, position.empty() ? "" : " ", position));
+      table.Add({"     ", stack[f].name, position});
     }
+    finding.callers.clear();  // they are in the stack
+    answer.text += FindingText(finding, i + 1) + table.Text(TerminalColumns());
+    if (frames == stack.size()) continue;
+    answer.text += Cat("       ... ", stack.size() - frames, " more callers (--frames 0 shows all)\n");
   }
-  if (result.growing.empty()) Print(Cat("no leak in ", result.found.sites.size(), " call stacks\n"));
-  PrintVisible(MoreRows(shown, result.growing.size()));
-  if (options.all && !result.others.empty()) {
-    PrintVisible("no leaks, although they grew:\n" + TableOf(result.others, OtherFields(result), options.rows));
+  if (result.growing.empty()) answer.text += Cat("no leak in ", result.found.sites.size(), " call stacks\n");
+  answer.text += MoreRows(shown, result.growing.size());
+  if (options.all && (options.json || !result.others.empty())) {
+    answer.text += "no leaks, although they grew:\n";
+    answer.Add("others", result.others, OtherFields(result), options.json ? 0 : options.rows);
   }
-  PrintVisible(TrustText(result.found));
+  answer.text += TrustText(result.found);
   if (!options.fail_over.empty() && result.failed) {
-    Print(Cat("FAILED: they grew by ", FormatValue(result.leaked, result.found.unit), ", more than ", options.fail_over,
-              "\n"));
+    answer.text += Cat("FAILED: they grew by ", Visible(FormatValue(result.leaked, result.found.unit)), ", more than ",
+                       Visible(options.fail_over), "\n");
   }
-}
-
-// Returns the dumps: the files, the states of a recording, or the profile of a process that is old enough.
-absl::StatusOr<ProfileSet> ReadDumps(const LeaksOptions& options) {
-  if (options.files.size() != 1) return ReadProfiles(options.files);
-  ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(options.files[0]));
-  if (process.has_value()) WaitForAges("leaks", {*process});
-  if (!IsRecordingFile(options.files[0])) return ReadProfiles(options.files);
-  ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("leaks", options.files[0]));
-  return std::move(recorded.states);
+  answer.exit_code = result.failed || !result.found.off_since.empty() ? kFinding : kSuccess;
+  return answer;
 }
 
 absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadDumps(options));
-  Subject subject;
-  subject.name =
-      Cat(options.files.back(), options.files.size() == 1 ? "" : Cat(" and ", options.files.size() - 1, " more"));
-  subject.sources = SourcesText(options.files);
-  ASSIGN_OR_RETURN(const Findings found, JudgeProgram("leaks", options, options.type, options.per, subject, profiles));
+  ASSIGN_OR_RETURN(Program program, ReadProgram("leaks", options.files));
+  ASSIGN_OR_RETURN(const Findings found, JudgeProgram("leaks", options, options.type, options.per, program));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, found.unit));
   if (!found.not_judged.empty()) return InvalidArgument(found.not_judged);
 
-  Result result = {profiles, found, {}, {}};
-  // A leak of all other call stacks together includes those that are perhaps leaks.
-  const bool counts_perhaps = options.fail_on_perhaps && found.rest.verdict != Verdict::kLeak;
+  Result result = {program.profiles, found, {}, {}};
   for (const Finding& finding : found.findings) {
-    if (!finding.is_growth()) continue;
+    if (finding.code != FindingCode::kLeak && finding.code != FindingCode::kGrows) continue;
+    if (finding.is_tiny && !options.all) continue;
     result.growing.push_back(finding);
-    if (finding.code == FindingCode::kLeak || counts_perhaps) AddTo(result.leaked, finding.growth);
+    if (finding.code == FindingCode::kLeak) AddTo(result.leaked, finding.growth);
   }
   for (const SiteGrowth& site : found.sites) {
     if (site.verdict == Verdict::kStopped || site.verdict == Verdict::kUpAndDown) result.others.push_back(&site);
@@ -128,8 +102,7 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
     return *absl::c_max_element(a->values) > *absl::c_max_element(b->values);
   });
   result.failed = result.leaked > limit;
-  options.json ? PrintJson(options, result) : PrintText(options, result);
-  return result.failed ? kFinding : kSuccess;
+  return AnswerOf(options, result).Print();
 }
 
 }  // namespace
@@ -145,18 +118,14 @@ Command AddLeaksCommand(CLI::App& tool) {
   arguments->add_option("-p,--per", options->per, "Growth per unit of this counter: --per requests");
   arguments->add_option("--fail-over", options->fail_over,
                         "Exit with 1 only if the leaks together grew by more than this size, such as 1MiB");
-  arguments->add_flag("--fail-on-perhaps", options->fail_on_perhaps, "Exit with 1 also for possible leaks");
   arguments->add_option("-b,--by", options->by, "Judge each value of this label separately: --by phase")
       ->delimiter(',')
       ->allow_extra_args(false);
-  arguments->add_option("-n,--rows", options->rows, "Sites to show, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
-  arguments->add_option("--frames", options->frames, "Frames to show of each site, 0 for all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
+  AddCount(*arguments, "-n,--rows", options->rows, "Sites to show, 0 for all");
+  AddCount(*arguments, "--frames", options->frames, "Frames to show of each site, 0 for all");
   arguments->add_flag("--json", options->json, kJsonHelp);
-  arguments->add_flag("--all", options->all, "Also list the sites that grew and are no leaks");
+  arguments->add_flag("--all", options->all,
+                      "Also list sites that may leak little (below 5 % of all), or grew and are no leaks");
   AddViewOptions(*arguments, *options);
   arguments->footer(kFilterHelp);
   return {arguments, [options] { return RunLeaks(*options); }, true};

@@ -65,15 +65,8 @@ std::string NamesOf(const CLI::Option& option) {
   std::vector<std::string> names;
   for (const std::string& name : option.get_snames()) names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) names.push_back("--" + name);
-  const bool has_value = option.get_items_expected_max() > 0 && option.get_expected_min() > 0;
-  const std::string type = option.get_type_name();
-  return absl::StrJoin(names, ", ") + (has_value ? " " + (type == "TEXT" || type.empty() ? "VALUE" : type) : "");
-}
-
-std::string DescriptionOf(const CLI::Option& option) {
-  const std::string fallback = option.get_default_str();
-  return option.get_description() +
-         (fallback.empty() || !option.get_items_expected_max() ? "" : Cat(" (default: ", fallback, ")"));
+  const std::string value = ValueOf(option);
+  return Cat(absl::StrJoin(names, ", "), value.empty() ? "" : " ", value);
 }
 
 std::string Roff(const std::string& text) {
@@ -136,6 +129,19 @@ std::string Markdown(const App& tool) {
 }
 
 }  // namespace
+
+std::string ValueOf(const CLI::Option& option) {
+  if (option.get_items_expected_max() == 0 || option.get_expected_min() == 0) return option.get_option_text();
+  const std::string type = option.get_type_name().substr(0, option.get_type_name().find(':'));
+  const bool is_number = type == "UINT" || type == "INT" || type == "FLOAT";
+  return is_number ? "NUMBER" : type == "TEXT" || type.empty() ? "VALUE" : type;
+}
+
+std::string DescriptionOf(const CLI::Option& option) {
+  const std::string fallback = option.get_default_str();
+  return Cat(option.get_description(), option.get_required() && !option.get_positional() ? " (required)" : "",
+             fallback.empty() || !option.get_items_expected_max() ? "" : Cat(" (default: ", fallback, ")"));
+}
 
 absl::StatusOr<int> PrintReference(const App& tool, const std::vector<std::string>& words) {
   const std::map<std::string, std::string (*)(const App&)> kinds = {

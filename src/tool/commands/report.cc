@@ -28,7 +28,7 @@ absl::StatusOr<int> RunReport(ReportOptions& options) {
   std::string page;
   if (recording != paths.end()) {
     ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("report", *recording));
-    ASSIGN_OR_RETURN(page, ReportPage(std::move(recorded.states), recorded.reader.get(), options, options.per));
+    ASSIGN_OR_RETURN(page, ReportPage(std::move(recorded.states), &recorded, options, options.per));
   } else {
     ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(paths));
     ASSIGN_OR_RETURN(page, ReportPage(std::move(profiles), nullptr, options, options.per));

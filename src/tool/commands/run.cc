@@ -1,12 +1,10 @@
 // `hbmprof run`: runs a program with the injected library and prints a summary of its profiles at the end.
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <re2/re2.h>
 #include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,7 +13,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <thread>
 
 #include "src/base/atomic_file.h"
@@ -23,12 +20,7 @@
 #include "src/base/try_run.h"
 #include "src/protocol/control.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/commands/injection.h"
-#include "src/tool/commands/output_options.h"
-#include "src/tool/profile/profile.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -38,16 +30,16 @@ namespace fs = std::filesystem;
 constexpr char kProfilerApi[] = "cudaProfilerApi";
 constexpr char kNvtxRange[] = "nvtx:";
 
+constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
+
 struct RunOptions : OutputOptions {
   bool json = false;
   std::string nvtx;           // "innermost", "outermost" or "path"; empty: no ranges
   std::string capture_range;  // "cudaProfilerApi" or "nvtx:NAME"; empty: the whole run is recorded
-
-  bool captures_nvtx() const { return capture_range.rfind(kNvtxRange, 0) == 0; }
   std::vector<std::string> command;
-};
 
-constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
+  bool captures_nvtx() const { return absl::StartsWith(capture_range, kNvtxRange); }
+};
 
 // Returns the profiles RUN.PROCESS.NUMBER.pb.gz of `run` in `folder`, by process and number.
 std::map<std::pair<int64_t, int64_t>, std::string> ProfilesOf(const std::string& run, const std::string& folder) {
@@ -81,49 +73,38 @@ std::vector<int> ProcessesWith(const std::string& variable) {
 // Returns those of `processes` that have recorded something: they have a control channel.
 std::vector<LiveProcess> RecordedOf(const std::vector<int>& processes) {
   constexpr int kMillis = 500;
-  std::vector<LiveProcess> recorded;
-  if (processes.empty()) return recorded;
+  if (processes.empty()) return {};
   absl::StatusOr<std::vector<LiveProcess>> all = ListProcesses(ControlDirectory(), nullptr, kMillis);
-  if (!all.ok()) return recorded;
-  for (LiveProcess& process : *all) {
-    if (absl::c_linear_search(processes, process.pid)) recorded.push_back(std::move(process));
-  }
-  return recorded;
+  if (!all.ok()) return {};
+  EraseIf(*all, [&](const LiveProcess& process) { return !absl::c_linear_search(processes, process.pid); });
+  return *std::move(all);
 }
 
-// The profiles that the processes of a run had when a signal came that can end them. The program may kill its processes
-// before they write their own.
-class ProfilesAtSignal {
- public:
-  // `variable`: "NAME=VALUE" in the environment of the processes.
-  explicit ProfilesAtSignal(std::string variable) : variable_(std::move(variable)) {}
-
-  // Requests the profiles. Takes about six seconds at most; whoever stops a container waits ten. The first profile of a
-  // process reads the symbols of its libraries, which takes half a second of processor time for PyTorch's.
-  void Take() {
-    const std::vector<LiveProcess> processes = RecordedOf(ProcessesWith(variable_));
-    std::vector<std::string> sockets;
-    for (const LiveProcess& process : processes) sockets.push_back(process.socket);
-    QueryLimits limits;
-    limits.millis = limits.total_millis = 5'000;
-    std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(sockets, "profile", limits);
-    for (size_t i = 0; i < processes.size(); ++i) {
-      Taken& taken = taken_[processes[i].pid];
-      taken.name = processes[i].name;
-      if (answers[i].ok()) taken.profile = *std::move(answers[i]);
-    }
-  }
-
-  struct Taken {
-    std::string name;     // of the process
-    std::string profile;  // empty: it did not answer
-  };
-  const std::map<int64_t, Taken>& taken() const { return taken_; }
-
- private:
-  const std::string variable_;
-  std::map<int64_t, Taken> taken_;
+// The profiles that the processes of a run had when a signal came that can end them, by process: the program may kill
+// its processes before they write their own.
+struct ProfileAtSignal {
+  std::string name;     // of the process
+  std::string profile;  // empty: it did not answer
 };
+using ProfilesAtSignal = std::map<int64_t, ProfileAtSignal>;
+
+// Requests the profiles of the processes with `variable` in their environment. Takes about six seconds at most; whoever
+// stops a container waits ten. The first profile of a process reads the symbols of its libraries, which takes half a
+// second of processor time for PyTorch's.
+void TakeProfiles(const std::string& variable, ProfilesAtSignal& taken) {
+  const std::vector<LiveProcess> processes = RecordedOf(ProcessesWith(variable));
+  std::vector<std::string> sockets;
+  for (const LiveProcess& process : processes) sockets.push_back(process.socket);
+  QueryLimits limits;
+  limits.millis = limits.total_millis = 5'000;
+  std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(sockets, "profile", limits);
+  for (size_t i = 0; i < processes.size(); ++i) {
+    // At a second signal, a process that ends already may not answer: its first profile stays.
+    auto& one = taken[processes[i].pid];
+    one.name = processes[i].name;
+    if (answers[i].ok()) one.profile = *std::move(answers[i]);
+  }
+}
 
 // Passes signals from other processes on to the program, except signals that stop, cannot be caught, or come from a
 // fault. Before it passes on one that can end the program, it calls `before_end`. It blocks the signals and reads them
@@ -205,42 +186,15 @@ class SignalForwarding {
   sigset_t inherited_mask_;
 };
 
-// Returns whether an interactive shell waits for this process and shows a prompt when it stops.
-bool IsTerminalsForegroundJob() {
-  const internal::FileDescriptor terminal(open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC));
-  return terminal.get() >= 0 && tcgetpgrp(terminal.get()) == getpgrp();
-}
-
-// Waits for the end of the program without reaping it. Ctrl-Z stops this process and the program, and the shell resumes
-// both. If the program stops by itself, this process stops too, because the shell only watches this process.
+// Waits for the end of the program without reaping it.
 void WaitUntilEnded(int process) {
   siginfo_t info = {};
-  const auto wait = [&](int options) {
-    info.si_pid = 0;
-    int result = 0;
-    while ((result = waitid(P_PID, static_cast<id_t>(process), &info, options)) != 0 && errno == EINTR) continue;
-    return result == 0 && info.si_pid == process;
-  };
-  const auto is_stopped = [&] { return wait(WSTOPPED | WNOHANG | WNOWAIT); };
-  while (wait(WEXITED | WSTOPPED | WNOWAIT) && info.si_code == CLD_STOPPED) {
-    // A signal that is sent to both processes can arrive at one of them first.
-    usleep(20'000);
-    if (!is_stopped()) continue;
-    if (!IsTerminalsForegroundJob()) {
-      wait(WSTOPPED | WNOHANG);  // consumes the report of this stop
-      continue;
-    }
-    raise(SIGSTOP);
-    usleep(20'000);
-    if (is_stopped()) kill(process, SIGCONT);
-  }
+  while (waitid(P_PID, static_cast<id_t>(process), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) continue;
 }
 
 // Ends this process in the same way as the program, without a second core dump. Returns only if this process ignores
 // the signal, as the first process of a container does.
 void EndBySignal(int number) {
-  const rlimit no_core = {};
-  setrlimit(RLIMIT_CORE, &no_core);
   prctl(PR_SET_DUMPABLE, 0);
   signal(number, SIG_DFL);
   sigset_t one;
@@ -291,12 +245,11 @@ std::string Unaccounted(const Comment& comment) {
 }
 
 void PrintWritten(const Written& written) {
-  PrintErrorText(Cat("hbmprof: process ", written.process, ": ", Visible(written.file), "\n"));
+  PrintError("", Cat("process ", written.process, ": ", written.file));
   if (!written.problem.empty()) return PrintErrorText(Cat("  ", Visible(written.problem), "\n"));
   Table table("llrrl");
-  for (const Comment& tracker : written.info.trackers) {
-    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
-    if (dropped != 0) PrintErrorText(Cat("  ", dropped, " allocations were not recorded: a limit was reached\n"));
+  if (const int64_t dropped = written.info.Dropped(); dropped != 0) {
+    PrintErrorText(Cat("  ", dropped, " allocations were not recorded: a limit was reached\n"));
   }
   for (const std::string& warning : written.info.warnings) PrintErrorText(Cat("  ", Visible(warning), "\n"));
   for (const ProfileInfo::Device& device : written.info.devices) {
@@ -313,40 +266,36 @@ void PrintWritten(const Written& written) {
 Json WrittenJson(const Written& written) {
   Json json = {{"pid", written.process}, {"file", written.file}};
   if (!written.problem.empty()) json["problem"] = written.problem;
-  int64_t dropped = 0;
-  for (const Comment& tracker : written.info.trackers) AddTo(dropped, tracker.Number("dropped_records").value_or(0));
-  json["dropped_count"] = dropped;
-  json["warnings"] = written.info.warnings;
-  Json& memories = json["memories"] = Json::array();
+  json.update(
+      {{"dropped_count", written.info.Dropped()}, {"warnings", written.info.warnings}, {"memories", Json::array()}});
   for (const ProfileInfo::Device& device : written.info.devices) {
-    Json& memory = memories.emplace_back(Json{{"name", device.memory()}});
-    for (const char* key : {"in_use", "peak", "limit", "unaccounted"}) {
-      const std::optional<int64_t> value = device.Number(key);
-      memory[key] = value.has_value() ? Json(*value) : Json();
-    }
+    Json& memory = json["memories"].emplace_back(Json{{"name", device.memory()}});
+    for (const char* key : {"in_use", "peak", "limit", "unaccounted"}) memory[key] = OrNull(device.Number(key));
   }
   return json;
 }
 
 Json ResultJson(const RunResult& result) {
-  Json json = {{"version", kJsonVersion}};
-  json["exit_code"] = result.end.signal == 0 ? Json(result.end.code) : Json();
-  json["signal"] = result.end.signal == 0 ? Json() : Json(result.end.signal);
-  json["why_not_recorded"] = result.why_not_recorded.empty() ? Json() : Json(result.why_not_recorded);
-  json["folder"] = result.folder;
-  json["file_count"] = result.files;
-  Json& processes = json["processes"] = Json::array();
+  const auto text = [](const std::string& value) { return value.empty() ? Json() : Json(value); };
+  Json processes = Json::array();
   for (const Written& written : result.profiles) processes.push_back(WrittenJson(written));
-  json["still_running"] = result.still_running;
-  json["next"] = result.next.empty() ? Json() : Json(result.next);
-  return json;
+  return {{"version", kJsonVersion},
+          {"exit_code", result.end.signal == 0 ? Json(result.end.code) : Json()},
+          {"signal", result.end.signal == 0 ? Json() : Json(result.end.signal)},
+          {"why_not_recorded", text(result.why_not_recorded)},
+          {"folder", result.folder},
+          {"file_count", result.files},
+          {"processes", processes},
+          {"still_running", result.still_running},
+          {"next", text(result.next)}};
 }
 
 // Checks the value of --capture-range. Returns what is wrong with it; "" if nothing is.
 std::string CheckCaptureRange(const std::string& value) {
   constexpr size_t kMostBytes = 128;  // of a name, as of each NVTX label
   const size_t start = sizeof(kNvtxRange) - 1;
-  const bool is_nvtx = value.rfind(kNvtxRange, 0) == 0 && value.size() > start && value.size() <= start + kMostBytes;
+  const bool is_nvtx =
+      absl::StartsWith(value, kNvtxRange) && value.size() > start && value.size() <= start + kMostBytes;
   if (value == kProfilerApi || is_nvtx) return "";
   return Cat("'", value, "' is neither ", kProfilerApi, " nor ", kNvtxRange, "NAME with a name of at most ", kMostBytes,
              " bytes");
@@ -356,24 +305,23 @@ std::string CheckCaptureRange(const std::string& value) {
 void WriteTaken(const ProfilesAtSignal& at_signal, const std::string& folder, const std::string& run,
                 const std::vector<int>& still_running) {
   const auto written = ProfilesOf(run, folder);
-  for (const auto& [process, taken] : at_signal.taken()) {
+  for (const auto& [process, taken] : at_signal) {
     const auto first = written.lower_bound({process, 0});
     if (first != written.end() && first->first.first == process) continue;
     if (absl::c_linear_search(still_running, process)) continue;
     const absl::StatusOr<RawProfile> profile = ParseProfile(taken.profile, taken.name);
     if (profile.ok() && profile->message().sample().empty()) continue;  // at a signal it writes no such profile
-    const std::string killed =
-        Cat("hbmprof: process ", process, " (", Visible(taken.name), ") was killed before it wrote a profile");
+    const std::string killed = Cat("process ", process, " (", taken.name, ") was killed before it wrote a profile");
     if (!profile.ok()) {
-      PrintErrorText(Cat(killed, "\n"));
+      PrintError("", killed);
       continue;
     }
     internal::FileRules rules;
     rules.must_be_new = true;
     const absl::Status status =
         internal::WriteFileAtomically(Cat(folder, "/", run, ".", process, ".0", kProfileSuffix), taken.profile, rules);
-    PrintErrorText(status.ok() ? Cat(killed, "; its profile is of the moment of the signal\n")
-                               : Cat(killed, ": ", Visible(MessageOf(status)), "\n"));
+    PrintError("",
+               Cat(killed, status.ok() ? "; its profile is of the moment of the signal" : ": " + MessageOf(status)));
   }
 }
 
@@ -415,31 +363,63 @@ void ReadResult(const RunOptions& options, const std::string& run, const std::ve
   if (result.still_running.empty() && files.empty()) result.still_running = still_running;
   if (files.empty()) return;
   const bool is_one_process = files.begin()->first.first == files.rbegin()->first.first;
-  result.next = Cat("hbmprof explain ",
-                    is_one_process ? files.rbegin()->second : Cat(result.folder, "/", run, ".*", kProfileSuffix));
+  result.next = is_one_process ? files.rbegin()->second : Cat(result.folder, "/", run, ".*", kProfileSuffix);
+  // A recording has more answers than a profile of the end.
+  const std::string process = Cat(files.begin()->first.first);
+  const std::string recording = options.record == "true"
+                                    ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
+                                    : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}});
+  std::error_code error;
+  if (is_one_process && fs::is_regular_file(recording, error)) result.next = recording;
+  result.next = Cat("hbmprof explain ", result.next);
+}
+
+// Returns the value of HBMPROF if it turns recording off; else "".
+std::string OffValue() {
+  const char* const variable = std::getenv("HBMPROF");
+  const std::string value = variable == nullptr ? "" : variable;
+  bool is_on = false;
+  return absl::EqualsIgnoreCase(value, "on") || (absl::SimpleAtob(value, &is_on) && is_on) ? "" : value;
+}
+
+// Makes the folder. Returns why no profile can be written to it, as far as that is known; "": one can.
+std::string ProblemOf(const std::string& folder) {
+  constexpr uint64_t kLeastFree = 64 << 10;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) fs::create_directories(folder, error);
+  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) error = std::error_code(errno, std::generic_category());
+  if (error) return error.message();
+  const fs::space_info space = fs::space(folder, error);
+  const bool is_full = !error && space.capacity > 0 && space.available < kLeastFree;
+  return is_full ? Cat(Bytes(static_cast<int64_t>(space.available)), " are free") : "";
 }
 
 void PrintResult(const RunOptions& options, const std::string& run, const RunResult& result) {
   const bool is_captured = !options.capture_range.empty();
   for (const Written& written : result.profiles) PrintWritten(written);
   if (is_captured && result.files > result.profiles.size()) {
-    PrintErrorText(Cat("hbmprof: ", result.files, " profiles of ranges are in ", Visible(result.folder), "\n"));
+    PrintError("", Cat(result.files, " profiles of ranges are in ", result.folder));
   }
   for (const int process : result.still_running) {
-    PrintErrorText(Cat("hbmprof: process ", process, " still runs; it writes ", Visible(result.folder), "/", run, ".",
-                       process, ".*", kProfileSuffix, is_captured ? " when a range ends\n" : " when it ends\n"));
+    PrintError("", Cat("process ", process, " still runs; it writes ", result.folder, "/", run, ".", process, ".*",
+                       kProfileSuffix, is_captured ? " when a range ends" : " when it ends"));
   }
-  if (!result.next.empty()) PrintErrorText(Cat("hbmprof: next: ", Visible(result.next), "\n"));
+  if (!result.next.empty()) PrintError("", Cat("next: ", result.next));
   if (!result.profiles.empty() || !result.still_running.empty()) return;
   if (is_captured) {
     const std::string what = options.captures_nvtx()
                                  ? Cat("began no NVTX range with the name ", options.capture_range.substr(5))
                                  : "made no successful call of cudaProfilerStart";
-    PrintErrorText(Cat("hbmprof: no profile: the program ", Visible(what), ", was killed, or cannot be injected\n"));
+    PrintError("", Cat("no profile: the program ", what, ", was killed, or cannot be injected"));
+  } else if (const std::string value = OffValue(); !value.empty()) {
+    PrintError("", Cat("no profile: HBMPROF=", value, " in the environment turns recording off"));
+  } else if (const std::string problem = ProblemOf(result.folder); !problem.empty()) {
+    PrintError("", Cat("no profile: ", result.folder, ": ", problem));
   } else {
-    PrintErrorText(
-        Cat("hbmprof: no profile: the program allocated no device memory, was killed, or cannot be injected; ",
-            "`hbmprof doctor -- ", Visible(options.command.front()), "` reports more\n"));
+    PrintError("",
+               Cat("no profile: the program allocated no device memory, was killed, needed too long to write it at ",
+                   "its end (then --interval 60 helps), or cannot be injected; `hbmprof doctor -- ",
+                   options.command.front(), "` reports more"));
   }
 }
 
@@ -447,8 +427,8 @@ void PrintResult(const RunOptions& options, const std::string& run, const RunRes
 void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& setup) {
   const char* const other = std::getenv(kNvtxVariable);
   if (other != nullptr && *other != '\0') {
-    PrintErrorText(Cat("hbmprof: no NVTX ranges: ", kNvtxVariable, " already names another tool, ", Visible(other),
-                       "; unset it to use ", options.captures_nvtx() ? "--capture-range=nvtx:NAME" : "--nvtx", "\n"));
+    PrintError("", Cat("no NVTX ranges: ", kNvtxVariable, " already names another tool, ", other, "; unset it to use ",
+                       options.captures_nvtx() ? "--capture-range=nvtx:NAME" : "--nvtx"));
     return;
   }
   setup.environment[kNvtxVariable] = library;
@@ -456,7 +436,17 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
 }
 
 absl::StatusOr<int> RunRun(const RunOptions& options) {
-  RETURN_IF_ERROR(CheckOutputOptions(options));
+  RunResult result;
+  std::error_code error;
+  const fs::path folder = fs::absolute(options.output, error);
+  result.folder = fs::weakly_canonical(folder, error);
+  if (result.folder.empty()) result.folder = folder.empty() ? options.output : folder.string();
+  if (fs::exists(result.folder, error) && !fs::is_directory(result.folder, error)) {
+    return InvalidArgument("--output '", options.output, "': not a folder");
+  }
+  const std::string run = NewRunName();
+  ChildSetup setup;
+  RETURN_IF_ERROR(SetOutputVariables(options, result.folder, run, setup.environment));
   ASSIGN_OR_RETURN(const std::string library, FindInjectedLibrary(options.library));
   const absl::StatusOr<std::string> program = FindProgram(options.command.front());
   if (absl::IsNotFound(program.status()) && options.record == "true") {
@@ -464,33 +454,33 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   }
   if (!program.ok()) return CannotStart(program.status());
 
-  RunResult result;
   result.why_not_recorded = WhyNotInjected(*program, library);
   const bool is_recorded = result.why_not_recorded.empty();
-  const std::string run = NewRunName();
-  ChildSetup setup;
   if (is_recorded) {
-    std::error_code error;
-    fs::create_directories(options.output, error);
-    result.folder = fs::canonical(options.output, error);
-    if (error || !fs::is_directory(result.folder, error) || access(result.folder.c_str(), W_OK) != 0) {
-      return PermissionDenied("--output '", options.output, "': not a writable folder");
+    // A service must start also on a full disk.
+    const std::string problem = OffValue().empty() ? ProblemOf(result.folder) : "";
+    if (!problem.empty()) {
+      PrintError("run",
+                 Cat(result.folder, ": no profile can be written there: ", problem,
+                     ". The program runs without one: `hbmprof dump PROCESS` saves one elsewhere while it runs; ",
+                     "--output DIR names another folder"));
     }
     setup.environment["LD_PRELOAD"] = PreloadWith(library);
+    setup.environment[kOpenclLayers] = PreloadWith(library, kOpenclLayers);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
-    SetOutputVariables(options, result.folder, run, setup.environment);
     if (!options.capture_range.empty()) setup.environment["HBMPROF_CAPTURE_RANGE"] = options.capture_range;
     if (!options.nvtx.empty() || options.captures_nvtx()) AddNvtx(options, library, setup);
   } else {
-    PrintErrorText(Cat("hbmprof: ", Visible(options.command.front()),
-                       " runs without hbmprof: ", Visible(result.why_not_recorded), "\n"));
+    setup.environment.clear();
+    result.folder.clear();
+    PrintError("", Cat(options.command.front(), " runs without hbmprof: ", result.why_not_recorded));
   }
 
   const std::string variable = Cat(kOutputVariable, "=", setup.environment[kOutputVariable]);
-  ProfilesAtSignal at_signal(variable);
+  ProfilesAtSignal at_signal;
   const bool writes_at_end = is_recorded && options.capture_range.empty();
   SignalForwarding forwarding([&] {
-    if (writes_at_end) at_signal.Take();
+    if (writes_at_end) TakeProfiles(variable, at_signal);
   });
   setup.prepare = [&] { forwarding.Restore(); };
   const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
@@ -501,7 +491,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   result.end = WaitForProcess(*process);
   const ProcessEnd& end = result.end;
 
-  if (end.signal != 0) PrintErrorText(Cat("hbmprof: signal ", end.signal, " ended the program\n"));
+  if (end.signal != 0) PrintError("", Cat("signal ", end.signal, " ended the program"));
   if (is_recorded) {
     const std::vector<int> still_running = StillRunning(variable);
     WriteTaken(at_signal, result.folder, run, still_running);
@@ -523,6 +513,7 @@ Command AddRunCommand(CLI::App& tool) {
   arguments
       ->add_flag("--nvtx{innermost}", options->nvtx,
                  "Label allocations with their thread's NVTX range: innermost, outermost or path")
+      ->option_text("[RANGE]")
       ->check(CLI::IsMember({"innermost", "outermost", "path"}));
   arguments
       ->add_option("--capture-range", options->capture_range,

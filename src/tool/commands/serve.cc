@@ -2,21 +2,19 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/stat.h>
 
 #include <cstdio>
 
+#include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
+#include "src/tool/source/http_client.h"
 #include "src/tool/util/files.h"
-#include "src/tool/util/memory_limit.h"
 
 namespace hbmprof::tool {
 namespace {
-
-constexpr size_t kMinTokenLength = 16;
 
 struct ServeOptions {
   HttpServerOptions http;
@@ -35,66 +33,63 @@ HttpResponse Failure(const absl::Status& status) {
   return TextResponse(ValueOr(kNumbers, status.code(), 500), MessageOf(status));
 }
 
-HttpResponse Success(std::string type, std::string body) {
-  HttpResponse response;
-  response.type = std::move(type);
-  response.body = std::move(body);
-  return response;
+HttpResponse Success(const char* type, Fleet::Text text) {
+  return HttpResponse(type, std::move(text.bytes), std::move(text.held));
 }
 
-HttpResponse Success(std::string type, Fleet::Text text) {
-  HttpResponse response = Success(std::move(type), std::move(text.bytes));
-  response.held = std::move(text.held);
-  return response;
-}
+HttpResponse JsonAnswer(const Json& json) { return HttpResponse("application/json", Compact(json)); }
 
-HttpResponse JsonAnswer(const Json& json) {
-  return Success("application/json", json.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-// Answers /debug/pprof/heap with the parameters pid, name and tag (KEY=VALUE, repeatable).
+// Answers /debug/pprof/heap with the parameters pid and name.
 absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
-  ProfileMerger::Labels where;
-  const auto [begin, end] = request.parameters.equal_range("tag");
-  for (auto tag = begin; tag != end; ++tag) {
-    const size_t equals = tag->second.find('=');
-    if (equals == std::string::npos || equals == 0) return InvalidArgument("tag: write tag=KEY=VALUE");
-    where.emplace_back(tag->second.substr(0, equals), tag->second.substr(equals + 1));
+  if (!request.Parameter("tag").empty()) {
+    return InvalidArgument("a profile is whole: -tagfocus of pprof and --where of hbmprof top select by a tag");
   }
-  const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
-  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile(selection, where));
+  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile({request.Parameter("pid"), request.Parameter("name")}));
   HttpResponse response = Success("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
   return response;
 }
 
-absl::StatusOr<HttpResponse> Answer(Fleet& fleet, const HttpRequest& request) {
+absl::StatusOr<HttpResponse> Respond(Fleet& fleet, const HttpRequest& request) {
   if (request.path == "/") {
-    HttpResponse page = Success("text/html; charset=utf-8", kServeHtml);
+    HttpResponse page("text/html; charset=utf-8", kServeHtml);
     page.policy =
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'";
     return page;
   }
-  if (request.path == "/report.css") return Success("text/css; charset=utf-8", kReportCss);
-  if (request.path == "/serve.css") return Success("text/css; charset=utf-8", kServeCss);
-  if (request.path == "/serve.js") return Success("text/javascript; charset=utf-8", kServeJs);
+  if (request.path == "/report.css") return HttpResponse("text/css; charset=utf-8", kReportCss);
+  if (request.path == "/serve.css") return HttpResponse("text/css; charset=utf-8", kServeCss);
+  if (request.path == "/serve.js") return HttpResponse("text/javascript; charset=utf-8", kServeJs);
   if (request.path == "/debug/pprof/heap") return Heap(fleet, request);
   if (request.path == "/metrics") return Success("text/plain; version=0.0.4; charset=utf-8", fleet.Metrics());
   if (request.path == "/processes.json") return JsonAnswer(fleet.Processes());
-  const std::string pid = request.Parameter("pid");
-  if (request.path != "/sites.json" && request.path != "/report") {
-    return NotFound("not found; there are: / /metrics /debug/pprof/heap /report");
+  const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
+  if (request.path != "/explain.json" && request.path != "/report") {
+    return NotFound("not found; there are: / /metrics /debug/pprof/heap /report /processes.json /explain.json");
   }
-  if (pid.empty()) return InvalidArgument("pid is missing");
-  if (request.path == "/sites.json") {
-    ASSIGN_OR_RETURN(const Json sites, fleet.Sites(pid));
-    return JsonAnswer(sites);
+  if (request.path == "/explain.json") {
+    ASSIGN_OR_RETURN(const Json answer, fleet.Explain(selection));
+    return JsonAnswer(answer);
   }
-  ASSIGN_OR_RETURN(Fleet::Text page, fleet.Report(pid));
+  ASSIGN_OR_RETURN(Fleet::Text page, fleet.Report(selection));
   HttpResponse response = Success("text/html; charset=utf-8", std::move(page));
   response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
   return response;
+}
+
+absl::StatusOr<Json> Explain(const LiveProcess& process, std::string profile, const std::string& stats) {
+  ASSIGN_OR_RETURN(Program program, ProgramOf(process, std::move(profile), stats));
+  ASSIGN_OR_RETURN(const Findings found, JudgeProgram("serve", ViewOptions(), "", "", program));
+  Json answer = PageJson(found);
+  Json& findings = answer["findings"];
+  // A process can have thousands, and the answer is kept.
+  const size_t shown = std::min<size_t>(findings.size(), 3);
+  const size_t more = findings.size() - shown;
+  findings.erase(findings.begin() + shown, findings.end());
+  answer["more"] = more;  // may move `findings`
+  answer["seconds"] = process.seconds;
+  return answer;
 }
 
 bool IsLoopback(const std::string& address) {
@@ -102,24 +97,11 @@ bool IsLoopback(const std::string& address) {
   return address == "::1" || (inet_pton(AF_INET, address.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
-absl::StatusOr<std::string> ReadToken(const std::string& path) {
-  ASSIGN_OR_RETURN(std::string token, ReadFile(path));
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
-    return InvalidArgument(path, ": every user can read the token; chmod o-r");
-  }
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
-  if (token.size() < kMinTokenLength) {
-    return InvalidArgument(path, ": a token has at least ", kMinTokenLength,
-                           " characters; make one with: head -c 20 /dev/urandom | base32");
-  }
-  return token;
-}
-
 absl::Status Complete(ServeOptions& options) {
   ASSIGN_OR_RETURN(options.fleet.interval_s,
                    SecondsOf("--interval", options.interval, 0.1, 3600, "a time from 100ms to 1h"));
   options.fleet.directory = ControlDirectory();
+  options.fleet.explain = &Explain;
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
     return InvalidArgument("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces");
   }
@@ -134,9 +116,7 @@ absl::Status Complete(ServeOptions& options) {
     return InvalidArgument("--address ", options.http.address,
                            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1");
   }
-  absl::StatusOr<std::string> token = ReadToken(options.token_file);
-  if (!token.ok()) return absl::Status(token.status().code(), Cat("--token-file ", MessageOf(token.status())));
-  options.http.token = *std::move(token);
+  ASSIGN_OR_RETURN(options.http.token, ReadToken(options.token_file));
   return absl::OkStatus();
 }
 
@@ -150,20 +130,16 @@ absl::StatusOr<int> RunServe(ServeOptions& options) {
   Fleet fleet(options.fleet);
   const absl::StatusOr<std::unique_ptr<HttpServer>> server =
       HttpServer::Start(options.http, [&fleet](const HttpRequest& request) {
-        absl::StatusOr<HttpResponse> answer = Answer(fleet, request);
+        absl::StatusOr<HttpResponse> answer = Respond(fleet, request);
         return answer.ok() ? *std::move(answer) : Failure(answer.status());
       });
-  if (!server.ok()) {
-    fleet.Stop();
-    return server.status();
-  }
+  if (!server.ok()) return server.status();
   const bool is_v6 = options.http.address.find(':') != std::string::npos;
   Print(Cat("serving http://", is_v6 ? "[" : "", options.http.address, is_v6 ? "]:" : ":", (*server)->port(),
             "/ for the processes in ", options.fleet.directory, "\n"));
   std::fflush(stdout);
   int signal = 0;
   sigwait(&ends, &signal);
-  fleet.Stop();
   return kSuccess;
 }
 
@@ -189,11 +165,8 @@ Command AddServeCommand(CLI::App& tool) {
   arguments
       ->add_option("--metrics-tags", options->fleet.metrics_tags, "Split the metrics by these tags (default: none)")
       ->type_name("KEY,...");
-  arguments->add_option("--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all")
-      ->capture_default_str()
-      ->transform(WholeNumber(0, kMaxCount));
+  AddCount(*arguments, "--max-samples", options->fleet.max_samples, "Fold profiles to this many samples; 0: all");
   arguments->add_option("--max-bytes", options->max_bytes, "Fold profiles to this size; 0: any")->capture_default_str();
-  AddProcessOptions(*arguments);
   return {arguments, [options] { return RunServe(*options); }};
 }
 

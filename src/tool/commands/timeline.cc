@@ -6,7 +6,6 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/listing.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -14,14 +13,12 @@ namespace {
 struct TimelineCommandOptions {
   std::string file;
   std::string memory;
-  size_t rows = 0;  // 0: a chart
   size_t sites = 5;
   bool json = false;
   bool own = true;
   std::vector<std::string> known;
 };
 
-constexpr size_t kMaxRows = 100000;
 constexpr size_t kChartHeight = 10;
 
 double InSeconds(int64_t nanos) { return static_cast<double>(nanos) / 1e9; }
@@ -50,60 +47,12 @@ std::vector<Holder> HoldersOf(const OpenedRecording& recording, const Timeline::
   return holders;
 }
 
-std::string HolderTable(const std::vector<Holder>& holders, size_t wanted, int64_t peak) {
-  if (holders.empty()) return "";
-  Table table("rrll");
-  table.Add({"at the peak", "share", "function", "where"});
-  const size_t shown = ShownOf(wanted, holders.size());
-  for (size_t i = 0; i < shown; ++i) {
-    const Holder& holder = holders[i];
-    table.Add({Bytes(holder.bytes), FormatPercent(holder.bytes, peak), holder.function, holder.where});
-  }
-  return table.Text(TerminalColumns()) + MoreRows(shown, holders.size(), "--sites");
-}
-
-std::string Summary(const Timeline& timeline, const Timeline::Memory& memory) {
-  return Visible(Cat(memory.name, ": peak ", Bytes(memory.peak), " at ", Seconds(memory.peak_time), ", in use ",
-                     Bytes(memory.in_use.back()), " at ", Seconds(timeline.duration),
-                     memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit)) : "")) +
-         "\n";
-}
-
-std::string MarkText(const Timeline::Mark& mark) {
-  if (mark.kind == Timeline::MarkKind::kProfile) return Cat("profile ", mark.name);
-  if (mark.kind == Timeline::MarkKind::kReport) return Cat("report ", mark.name);
-  return Cat("out of memory", mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes)), " of ", mark.memory);
-}
-
-template <typename Values>
-bool HasAny(const Values& values) {
-  return absl::c_any_of(values, [](const auto& value) { return value != typename Values::value_type(); });
-}
-
-std::string Rows(const Timeline& timeline, const Timeline::Memory& memory) {
-  const bool has_idle = HasAny(memory.idle);
-  const bool has_driver = HasAny(memory.driver_in_use);
-  std::vector<std::string> heading = {"time", "in use", "highest"};
-  if (has_idle) heading.emplace_back("pool idle");
-  if (has_driver) heading.insert(heading.end(), {"driver", "unaccounted"});
-  std::string columns(heading.size(), 'r');
-  heading.emplace_back("marks");
-  columns.push_back('l');
-  Table table(std::move(columns));
-  table.Add(std::move(heading));
-  const auto optional = [](std::optional<int64_t> value) { return value.has_value() ? Bytes(*value) : "-"; };
-  for (size_t i = 0; i < timeline.times.size(); ++i) {
-    std::vector<std::string> cells = {Seconds(timeline.times[i]), Bytes(memory.in_use[i]), Bytes(memory.high[i])};
-    if (has_idle) cells.push_back(Bytes(memory.idle[i]));
-    if (has_driver) cells.insert(cells.end(), {optional(memory.driver_in_use[i]), optional(memory.unaccounted[i])});
-    std::string marks;
-    for (const Timeline::Mark& mark : timeline.marks) {
-      if (mark.instant == i) marks += Cat(marks.empty() ? "" : "; ", MarkText(mark));
-    }
-    cells.push_back(std::move(marks));
-    table.Add(std::move(cells));
-  }
-  return table.Text();
+RowFields<Holder> HolderFields(int64_t peak) {
+  return {{"at the peak", 'r', [](const Holder& holder) { return Bytes(holder.bytes); }, "bytes", &Holder::bytes},
+          {"share", 'r', [peak](const Holder& holder) { return FormatPercent(holder.bytes, peak); }, "", nullptr},
+          {"function", 'l', &Holder::function, "function", &Holder::function},
+          {"where", 'l', &Holder::where, "where", &Holder::where},
+          {"", 'l', nullptr, "count", &Holder::count}};
 }
 
 // A chart of the bytes in use. Each column is an interval of the timeline.
@@ -162,7 +111,10 @@ class Chart {
       return IsInRow(driver_[column], row) ? Colored(has_utf8_ ? "\u00b7" : ".", Tone::kWarning) : " ";
     }
     const Tone tone = column == ColumnOf(memory_.peak_time) ? Tone::kGrowth : Tone::kPlain;
-    return Colored(BarOf(std::min<size_t>(8, filled - 8 * row)), tone);
+    static constexpr const char* kBars[] = {"\u2581", "\u2582", "\u2583", "\u2584",
+                                            "\u2585", "\u2586", "\u2587", "\u2588"};
+    const size_t eighths = std::min<size_t>(8, filled - 8 * row);
+    return Colored(has_utf8_ ? kBars[eighths - 1] : eighths >= 4 ? "#" : "_", tone);
   }
 
   // P: the peak. D: a profile. X: an allocation failed. If a column has several marks, X is shown before D, and D
@@ -195,26 +147,26 @@ class Chart {
   int64_t limit_ = 0;  // 0: not shown
 };
 
-// Prints as many marks as fit below `lines` lines of the terminal, or 20: those of failed allocations first.
-void PrintMarks(std::vector<Timeline::Mark> marks, size_t lines) {
+// Prints at most kMostMarks marks: those of failed allocations first.
+void PrintMarks(const OpenedRecording& recording, std::vector<Timeline::Mark> marks) {
+  constexpr size_t kMostMarks = 20;
   const size_t all = marks.size();
-  const size_t rows = TerminalRows() == 0 ? lines + 21 : TerminalRows();
-  const size_t left = rows - std::min(rows, lines + 1);  // one line is for the prompt
-  if (all > left) {
+  if (all > kMostMarks) {
     const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
     std::stable_partition(marks.begin(), marks.end(), is_failed);
-    marks.resize(left - std::min<size_t>(left, 1));
+    marks.resize(kMostMarks);
     absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
   }
-  for (const Timeline::Mark& mark : marks) Print(Cat(Seconds(mark.time), "  ", MarkText(mark), "\n"));
+  for (const Timeline::Mark& mark : marks) {
+    const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
+    const std::string callers = recording.stacks.CallersAt(recording.reader->tables(), mark.site);
+    Print(Cat(Seconds(mark.time), "  ",
+              is_failed ? Cat("out of memory", mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes)), " of ", mark.memory,
+                              callers.empty() ? "" : ", requested by ", Visible(callers))
+                        : Cat(mark.kind == Timeline::MarkKind::kReport ? "report " : "profile ", mark.name),
+              "\n"));
+  }
   if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
-}
-
-template <typename Values>
-Json ListOf(const Values& values) {
-  Json list = Json::array();
-  for (const std::optional<int64_t> value : values) list.push_back(value.has_value() ? Json(*value) : Json());
-  return list;
 }
 
 Json MemoryJson(const OpenedRecording& recording, const Timeline::Memory& memory, size_t sites) {
@@ -222,19 +174,18 @@ Json MemoryJson(const OpenedRecording& recording, const Timeline::Memory& memory
                {"in_use", memory.in_use.back()},
                {"peak", memory.peak},
                {"peak_seconds", InSeconds(memory.peak_time)},
-               {"limit", memory.limit.has_value() ? Json(*memory.limit) : Json()}};
-  const std::vector<Holder> holders = HoldersOf(recording, memory);
-  Json& at_peak = json["at_peak"] = Json::array();
-  for (size_t i = 0; i < ShownOf(sites, holders.size()); ++i) {
-    const Holder& holder = holders[i];
-    at_peak.push_back(
-        {{"function", holder.function}, {"where", holder.where}, {"bytes", holder.bytes}, {"count", holder.count}});
-  }
-  Json& course = json["course"] = {{"in_use", ListOf(memory.in_use)}, {"highest", ListOf(memory.high)}};
-  if (HasAny(memory.idle)) course["pool_idle"] = ListOf(memory.idle);
-  if (HasAny(memory.driver_in_use)) {
-    course["driver_in_use"] = ListOf(memory.driver_in_use);
-    course["unaccounted"] = ListOf(memory.unaccounted);
+               {"limit", OrNull(memory.limit)}};
+  AddRows("at_peak", HoldersOf(recording, memory), HolderFields(memory.peak), sites, json);
+  const auto add = [&course = json["course"]](const char* key, const auto& values) {
+    Json& list = course[key] = Json::array();
+    for (const std::optional<int64_t> value : values) list.push_back(OrNull(value));
+  };
+  add("in_use", memory.in_use);
+  add("highest", memory.high);
+  if (absl::c_any_of(memory.idle, [](int64_t bytes) { return bytes != 0; })) add("pool_idle", memory.idle);
+  if (absl::c_any_of(memory.driver_in_use, [](const auto& bytes) { return bytes.has_value(); })) {
+    add("driver_in_use", memory.driver_in_use);
+    add("unaccounted", memory.unaccounted);
   }
   return json;
 }
@@ -255,6 +206,7 @@ Json ToJson(const OpenedRecording& recording, const Timeline& timeline, size_t s
     Json& entry = marks.emplace_back(Json{{"seconds", InSeconds(mark.time)}});
     if (mark.kind == Timeline::MarkKind::kFailed) {
       entry.update({{"kind", "failed"}, {"bytes", mark.bytes}, {"memory", mark.memory}});
+      if (std::string by = recording.stacks.CallersAt(tables, mark.site); !by.empty()) entry["requested_by"] = by;
     } else {
       entry.update({{"kind", mark.kind == Timeline::MarkKind::kReport ? "report" : "profile"}, {"name", mark.name}});
     }
@@ -264,27 +216,31 @@ Json ToJson(const OpenedRecording& recording, const Timeline& timeline, size_t s
 
 absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
   ASSIGN_OR_RETURN(const OpenedRecording recording, OpenRecording(options.file, options.known, options.own));
-  const bool is_chart = !options.json && options.rows == 0;
   const size_t columns = TerminalColumns() == 0 ? 80 : TerminalColumns();
   const size_t width = std::max<size_t>(10, columns - std::min(columns, Chart::kMargin));
   TimelineOptions of_timeline;
   of_timeline.memory = options.memory;
-  if (options.rows != 0) of_timeline.intervals = options.rows;
-  if (is_chart) of_timeline.intervals = width;
+  if (!options.json) of_timeline.intervals = width;
   ASSIGN_OR_RETURN(const Timeline timeline, MakeTimeline(*recording.reader, of_timeline));
   WarnOfGaps("timeline", options.file, *recording.reader);
   if (options.json) {
     Print(ToText(ToJson(recording, timeline, options.sites)));
     return kSuccess;
   }
-  std::string text;
+  std::string text = FormatTime(recording.reader->tables().start_unix_nanos);
+  if (!text.empty()) text = Cat("start ", text, "\n");
   for (const Timeline::Memory& memory : timeline.memories) {
-    text += (text.empty() ? "" : "\n") + Summary(timeline, memory);
-    text += is_chart ? Chart(timeline, memory, width).Text() : Rows(timeline, memory);
-    text += HolderTable(HoldersOf(recording, memory), options.sites, memory.peak);
+    text +=
+        Cat(&memory == &timeline.memories.front() ? "" : "\n", Visible(memory.name), ": peak ", Bytes(memory.peak),
+            " at ", Seconds(memory.peak_time), ", in use ", Bytes(memory.in_use.back()), " at ",
+            Seconds(timeline.duration), memory.limit.has_value() ? Cat(", limit ", Bytes(*memory.limit)) : "", "\n");
+    text += Chart(timeline, memory, width).Text();
+    const std::vector<Holder> holders = HoldersOf(recording, memory);
+    if (holders.empty()) continue;
+    text += TableOf<Holder>(holders, HolderFields(memory.peak), options.sites, nullptr, "--sites");
   }
   PrintVisible(text);
-  if (is_chart) PrintMarks(timeline.marks, static_cast<size_t>(absl::c_count(text, '\n')));
+  PrintMarks(recording, timeline.marks);
   return kSuccess;
 }
 
@@ -295,10 +251,6 @@ Command AddTimelineCommand(CLI::App& tool) {
   auto options = std::make_shared<TimelineCommandOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->memory, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
-  arguments
-      ->add_option("-n,--rows", options->rows,
-                   "A table of this number of intervals of the same length instead of a chart")
-      ->transform(WholeNumber(1, kMaxRows));
   arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
       ->transform(WholeNumber(0, kMaxCount));
   arguments->add_flag("--json", options->json, kJsonHelp);

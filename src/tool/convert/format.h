@@ -1,14 +1,12 @@
-// The formats of `hbmprof convert --to`. Each is a file of this folder, which defines its Format. docs/timeline.md and
-// docs/tables.md describe them.
+// The formats of `hbmprof convert --to`. Each is a file of this folder, which defines its Format.
+// docs/timeline.md and docs/tables.md describe them.
 #ifndef HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 #define HBMPROF_SRC_TOOL_CONVERT_FORMAT_H_
 
 #include "src/base/atomic_file.h"
 #include "src/tool/profile/view.h"
-#include "src/tool/recording/cursor.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
 
@@ -29,6 +27,14 @@ struct Format {
   bool overwrites = false;  // write_recording calls FileOutput::Overwrite, so it needs a file
 };
 
+// The driver's numbers in a sample, with their names.
+inline constexpr std::pair<const char*, std::optional<int64_t> DriverSample::Device::*> kDriverNumbers[] = {
+    {"driver_in_use", &DriverSample::Device::bytes_in_use},
+    {"driver_free", &DriverSample::Device::bytes_free},
+    {"driver_limit", &DriverSample::Device::bytes_limit},
+    {"driver_largest_free", &DriverSample::Device::largest_free_block_bytes},
+    {"driver_cache", &DriverSample::Device::cache_bytes}};
+
 // What the writers of recordings have in common. totals_ begins with the values at the start of the recording.
 class RecordingConverter {
  public:
@@ -41,7 +47,6 @@ class RecordingConverter {
         totals_(tables_) {}
 
  protected:
-  // Passes the bytes on to the output.
   absl::Status Flush(std::string& bytes) {
     const absl::Status status = output_.Append(bytes);
     bytes.clear();

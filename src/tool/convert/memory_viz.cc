@@ -6,12 +6,8 @@
 // Blocks of PyTorch's expandable segments lie in several pieces, each of which is a segment in the recording. So all
 // segments are written as pieces of such ones: they are mapped and unmapped, and adjacent ones are one segment at the
 // end, because the viewer joins all that is mapped.
-#include <deque>
-#include <unordered_map>
-#include <unordered_set>
-
+#include "absl/container/flat_hash_set.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -39,18 +35,13 @@ class Pickle {
     AppendLittleEndian(static_cast<uint64_t>(value), is_short ? 4 : 8);
   }
   void Text(std::string_view text) {
-    if (const auto found = numbers_.find(text); found != numbers_.end()) return Get(found->second);
-    numbers_[texts_.emplace_back(text)] = memo_size_;
+    const auto [number, is_new] = numbers_.try_emplace(std::string(text), memo_size_);
+    if (!is_new) return Get(number->second);
     bytes_ += 'X';
     const std::string visible = Visible(text);  // readers refuse a text that is not UTF-8
     AppendLittleEndian(visible.size(), 4);
     bytes_ += visible;
     Put();
-  }
-  void Pair(int64_t first, int64_t second) {
-    Integer(first);
-    Integer(second);
-    bytes_ += '\x86';
   }
   uint32_t Put() {
     bytes_ += 'r';
@@ -70,8 +61,7 @@ class Pickle {
   }
 
   std::string bytes_ = "\x80\x02";
-  std::deque<std::string> texts_;
-  absl::flat_hash_map<std::string_view, uint32_t> numbers_;  // of texts_, in the memo
+  absl::flat_hash_map<std::string, uint32_t> numbers_;  // of texts, in the memo
   uint32_t memo_size_ = 0;
 };
 
@@ -146,8 +136,8 @@ class MemoryVizWriter : RecordingConverter {
     int64_t in_use = 0;
     Segments segments;
     Blocks blocks;
-    std::unordered_set<uint64_t> nested;  // ids of live segments inside of blocks
-    std::unordered_map<uint64_t, uint64_t> made_addresses;
+    absl::flat_hash_set<uint64_t> nested;  // ids of live segments inside of blocks
+    absl::flat_hash_map<uint64_t, uint64_t> made_addresses;
     std::optional<int64_t> device_free;
     size_t entries = 0;
     // What the change that is being written unmaps and maps. PyTorch unmaps parts of pieces, whose rest is a new piece
@@ -376,15 +366,10 @@ class MemoryVizWriter : RecordingConverter {
   void WriteEntry(const char* action, uint64_t address, int64_t size, std::optional<uint32_t> site,
                   const char* name = "addr") {
     pickle_.Dict();
-    Add("action", action);
-    Add(name, address);
-    Add("size", size);
-    Add("stream", 0);
-    Add("time_us", time_us_);
-    pickle_.Text("frames");
-    WriteFrames(site);
+    AddFields("action", action, name, address, "size", size, "stream", 0, "time_us", time_us_, "frames",
+              [&] { WriteFrames(site); });
     if (site.has_value() && !tables_.sites[*site].tags.empty()) {
-      Add("user_metadata", absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
+      AddFields("user_metadata", absl::StrJoin(tables_.sites[*site].tags, " ", absl::PairFormatter("=")));
     }
     pickle_.EndDict();
     pickle_.NextElement(trace_.entries++);
@@ -405,22 +390,28 @@ class MemoryVizWriter : RecordingConverter {
     std::optional<uint32_t>& number = frame_numbers_[frame];
     if (number.has_value()) return pickle_.Get(*number);
     const RecordedStacks::Frame& text = stacks_.frames()[frame];
-    pickle_.Dict();
-    Add("filename", text.file);
-    Add("line", text.line);
-    Add("name", text.name);
-    pickle_.EndDict();
+    Dict("filename", text.file, "line", text.line, "name", text.name);
     number = pickle_.Put();
   }
 
-  template <typename Value>
-  void Add(const char* name, const Value& value) {
+  // Writes a dictionary of names and values: numbers, texts, or functions that write the value.
+  template <typename... Fields>
+  void Dict(const Fields&... fields) {
+    pickle_.Dict();
+    AddFields(fields...);
+    pickle_.EndDict();
+  }
+  template <typename Value, typename... Fields>
+  void AddFields(const char* name, const Value& value, const Fields&... more) {
     pickle_.Text(name);
     if constexpr (std::is_integral_v<Value>) {
       pickle_.Integer(static_cast<int64_t>(value));
+    } else if constexpr (std::is_invocable_v<Value>) {
+      value();
     } else {
       pickle_.Text(value);
     }
+    if constexpr (sizeof...(more) > 0) AddFields(more...);
   }
 
   void WriteSegment(size_t device, uint64_t address, const Segment& segment, const Blocks& blocks) {
@@ -429,43 +420,31 @@ class MemoryVizWriter : RecordingConverter {
     const auto last = blocks.lower_bound(end);
     int64_t active = 0;
     for (auto block = first; block != last; ++block) active += block->second.size;
-    pickle_.Dict();
-    Add("device", device);
-    Add("address", address);
-    Add("total_size", segment.size);
-    for (const char* name : {"allocated_size", "active_size", "requested_size"}) Add(name, active);
-    Add("stream", 0);
-    Add("segment_type", "large");
-    pickle_.Text("segment_pool_id");
-    pickle_.Pair(0, 0);
-    pickle_.Text("frames");
-    WriteFrames(segment.site);
-    pickle_.Text("blocks");
-    pickle_.List();
-    size_t count = 0;
-    uint64_t at = address;
-    for (auto block = first; block != last; ++block) {
-      if (block->first > at) WriteBlock(at, block->first - at, std::nullopt, &count);
-      // Blocks of a damaged recording may overlap.
-      const uint64_t begin = std::max(at, block->first);
-      const uint64_t block_end = std::min(end, block->first + static_cast<uint64_t>(block->second.size));
-      if (block_end <= begin) continue;
-      WriteBlock(begin, block_end - begin, block->second.site, &count);
-      at = block_end;
-    }
-    if (at < end) WriteBlock(at, end - at, std::nullopt, &count);
-    pickle_.EndList();
-    pickle_.EndDict();
+    const auto write_blocks = [&] {
+      pickle_.List();
+      size_t count = 0;
+      uint64_t at = address;
+      for (auto block = first; block != last; ++block) {
+        if (block->first > at) WriteBlock(at, block->first - at, std::nullopt, &count);
+        // Blocks of a damaged recording may overlap.
+        const uint64_t begin = std::max(at, block->first);
+        const uint64_t block_end = std::min(end, block->first + static_cast<uint64_t>(block->second.size));
+        if (block_end <= begin) continue;
+        WriteBlock(begin, block_end - begin, block->second.site, &count);
+        at = block_end;
+      }
+      if (at < end) WriteBlock(at, end - at, std::nullopt, &count);
+      pickle_.EndList();
+    };
+    Dict(
+        "device", device, "address", address, "total_size", segment.size, "allocated_size", active, "active_size",
+        active, "requested_size", active, "stream", 0, "segment_type", "large", "segment_pool_id",
+        [&] { pickle_.bytes() += std::string_view("K\0K\0\x86", 5); }, "frames", [&] { WriteFrames(segment.site); },
+        "blocks", write_blocks);
   }
   void WriteBlock(uint64_t address, uint64_t size, std::optional<uint32_t> site, size_t* count) {
-    pickle_.Dict();
-    Add("address", address);
-    Add("size", size);
-    Add("requested_size", site.has_value() ? size : 0);
-    Add("state", site.has_value() ? "active_allocated" : "inactive");
-    pickle_.Text("frames");
-    WriteFrames(site);
-    pickle_.EndDict();
+    Dict("address", address, "size", size, "requested_size", site.has_value() ? size : 0, "state",
+         site.has_value() ? "active_allocated" : "inactive", "frames", [&] { WriteFrames(site); });
     pickle_.NextElement((*count)++);
   }
 

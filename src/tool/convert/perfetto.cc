@@ -4,11 +4,8 @@
 // MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
 // process only. So the account is the outermost frame of each stack.
 #include <protozero/pbf_builder.hpp>
-#include <unordered_map>
-#include <variant>
 
 #include "src/tool/convert/format.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -98,19 +95,14 @@ class PerfettoWriter : RecordingConverter {
   struct Account {
     Course in_use;
     Course idle;
-    int64_t peak_time = 0;
-    int64_t peak = 0;
-    bool peak_is_written = false;
+    std::optional<int64_t> peak_event;  // SiteTotals::Account, until the peak is written
   };
 
   void FindPeaks() {
     SiteTotals totals(tables_);
     RecordedEvent event;
     while (cursor_.Next(&event)) totals.Apply(event);
-    for (size_t i = 0; i < accounts_.size(); ++i) {
-      accounts_[i].peak = totals.account(i).peak;
-      accounts_[i].peak_time = totals.account(i).peak_time;
-    }
+    for (size_t i = 0; i < accounts_.size(); ++i) accounts_[i].peak_event = totals.account(i).peak_event;
   }
 
   // A packet, which ends with this object.
@@ -130,12 +122,10 @@ class PerfettoWriter : RecordingConverter {
       event.add_uint64(EventField::kType, type);
       event.add_uint64(EventField::kTrackUuid, track);
     }
-    void Annotate(const std::string& name, const std::variant<int64_t, std::string>& value) {
+    void AnnotateBytes(int64_t bytes) {
       Message<AnnotationField> annotation(event, EventField::kAnnotation);
-      annotation.add_string(AnnotationField::kName, name);
-      if (const auto* const number = std::get_if<int64_t>(&value)) annotation.add_int64(AnnotationField::kInt, *number);
-      if (const auto* const text = std::get_if<std::string>(&value))
-        annotation.add_string(AnnotationField::kString, *text);
+      annotation.add_string(AnnotationField::kName, "bytes");
+      annotation.add_int64(AnnotationField::kInt, bytes);
     }
     Message<EventField> event;
   };
@@ -221,11 +211,9 @@ class PerfettoWriter : RecordingConverter {
     while (const DriverSample* sample = cursor_.NextSample(time)) {
       for (const DriverSample::Device& device : sample->devices) {
         const std::string& name = tables_.names.devices[device.device].name;
-        SampledCounter(sample->time, Cat(name, " driver in use"), device.bytes_in_use);
-        SampledCounter(sample->time, Cat(name, " driver free"), device.bytes_free);
-        SampledCounter(sample->time, Cat(name, " limit"), device.bytes_limit);
-        SampledCounter(sample->time, Cat(name, " largest free block"), device.largest_free_block_bytes);
-        SampledCounter(sample->time, Cat(name, " driver cache"), device.cache_bytes);
+        for (const auto& [what, number] : kDriverNumbers) {
+          SampledCounter(sample->time, Cat(name, " ", absl::StrReplaceAll(what, {{"_", " "}})), device.*number);
+        }
       }
       SampledCounter(sample->time, "host resident", sample->host_resident_bytes);
       for (const auto& [name, value] : sample->counters) SampledCounter(sample->time, name, value, kCount);
@@ -244,8 +232,11 @@ class PerfettoWriter : RecordingConverter {
     } else if (event.kind == RecordedKind::kFailed) {
       Event failed(bytes_, event.time, kInstant, ThreadTrack(event.thread));
       failed.event.add_string(EventField::kName, "allocation failed");
-      failed.Annotate("bytes", event.bytes);
-      if (event.id < accounts_.size()) failed.Annotate("memory", AccountName(tables_, event.id));
+      failed.AnnotateBytes(event.bytes);
+      if (event.id >= accounts_.size()) return;
+      Message<AnnotationField> memory(failed.event, EventField::kAnnotation);
+      memory.add_string(AnnotationField::kName, "memory");
+      memory.add_string(AnnotationField::kString, AccountName(tables_, event.id));
     } else if (event.kind == RecordedKind::kMark) {
       const std::string& name = tables_.marks[event.id].name;
       Event(bytes_, event.time, kInstant, kProcessTrack)
@@ -279,14 +270,14 @@ class PerfettoWriter : RecordingConverter {
 
   void AtPeak(int64_t time) {
     for (size_t i = 0; i < accounts_.size(); ++i) {
-      Account& account = accounts_[i];
-      if (account.peak_is_written || account.peak_time != time || totals_.account(i).in_use != account.peak) continue;
-      account.peak_is_written = true;
+      const SiteTotals::Account& account = totals_.account(i);
+      if (accounts_[i].peak_event != account.peak_event) continue;
+      accounts_[i].peak_event.reset();
       if (account.peak == 0) continue;
       {
         Event peak(bytes_, time, kInstant, kProcessTrack);
         peak.event.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, i)));
-        peak.Annotate("bytes", account.peak);
+        peak.AnnotateBytes(account.peak);
       }
       WriteHeapProfiles(time, i);
     }
@@ -321,8 +312,17 @@ class PerfettoWriter : RecordingConverter {
     std::map<std::string, uint64_t> mappings;
     const auto mapping_of = [&](const std::string& path) {
       const auto [entry, is_new] = mappings.try_emplace(path, mappings.size() + 1);
-      if (is_new) InternMapping(data, entry->second, path);
-      return entry->second;
+      const uint64_t id = entry->second;
+      if (!is_new) return id;
+      AddText(data, InternedField::kBuildId, id, Cat("hbmprof-", id));
+      AddText(data, InternedField::kMappingPath, id, path);
+      Message<MappingField> mapping(data, InternedField::kMapping);
+      mapping.add_uint64(MappingField::kId, id);
+      mapping.add_uint64(MappingField::kBuildId, id);
+      mapping.add_uint64(MappingField::kStart, 0);
+      mapping.add_uint64(MappingField::kEnd, uint64_t{1} << 40);
+      mapping.add_uint64(MappingField::kPath, id);
+      return id;
     };
     const auto add = [&](uint64_t id, const std::string& name, const std::string& path) {
       AddText(data, InternedField::kFunctionName, id, name);
@@ -344,16 +344,6 @@ class PerfettoWriter : RecordingConverter {
     message.add_uint64(StringField::kId, id);
     message.add_string(StringField::kText, text);
   }
-  static void InternMapping(Message<InternedField>& data, uint64_t id, const std::string& path) {
-    AddText(data, InternedField::kBuildId, id, Cat("hbmprof-", id));
-    AddText(data, InternedField::kMappingPath, id, path);
-    Message<MappingField> mapping(data, InternedField::kMapping);
-    mapping.add_uint64(MappingField::kId, id);
-    mapping.add_uint64(MappingField::kBuildId, id);
-    mapping.add_uint64(MappingField::kStart, 0);
-    mapping.add_uint64(MappingField::kEnd, uint64_t{1} << 40);
-    mapping.add_uint64(MappingField::kPath, id);
-  }
 
   void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
     std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
@@ -362,9 +352,9 @@ class PerfettoWriter : RecordingConverter {
       for (const uint32_t row : callstacks_[i]) {
         const SiteTotals::Row& now = totals_.row(row);
         AddTo(sums[i].allocated_bytes, now.allocated_bytes);
-        AddTo(sums[i].freed_bytes, now.freed_bytes);
+        AddTo(sums[i].bytes, now.bytes);
         AddTo(sums[i].allocated_objects, now.allocated_objects);
-        AddTo(sums[i].freed_objects, now.freed_objects);
+        AddTo(sums[i].objects, now.objects);
       }
       const size_t account = totals_.account_of(callstacks_[i][0]);
       const bool is_empty = sums[i].allocated_objects == 0 && sums[i].allocated_bytes == 0;
@@ -383,9 +373,9 @@ class PerfettoWriter : RecordingConverter {
         Message<SampleField> sample(dump, DumpField::kSample);
         sample.add_uint64(SampleField::kCallstack, i + 1);
         sample.add_int64(SampleField::kAllocated, sums[i].allocated_bytes);
-        sample.add_int64(SampleField::kFreed, sums[i].freed_bytes);
+        sample.add_int64(SampleField::kFreed, Minus(sums[i].allocated_bytes, sums[i].bytes));
         sample.add_int64(SampleField::kAllocations, sums[i].allocated_objects);
-        sample.add_int64(SampleField::kFrees, sums[i].freed_objects);
+        sample.add_int64(SampleField::kFrees, Minus(sums[i].allocated_objects, sums[i].objects));
       }
     }
   }
@@ -394,7 +384,7 @@ class PerfettoWriter : RecordingConverter {
   // By thread: outermost slice first.
   std::vector<std::vector<Tag>> open_tags_ = std::vector<std::vector<Tag>>(tables_.threads.size());
   uint64_t next_track_ = kProcessTrack + 1 + tables_.threads.size();
-  std::unordered_map<std::string, uint64_t> sampled_tracks_;
+  absl::flat_hash_map<std::string, uint64_t> sampled_tracks_;
   std::vector<std::vector<uint32_t>> callstacks_;  // the rows of each: at least one
   uint64_t profile_count_ = 0;
   std::string bytes_;

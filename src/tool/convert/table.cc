@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "src/tool/convert/format.h"
 #include "src/tool/source/profile_source.h"
-#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -23,7 +22,7 @@ class TableRow {
     const bool is_plain = visible.find_first_of(",\"") == std::string::npos;
     Plain(is_plain ? visible : Cat("\"", absl::StrReplaceAll(visible, {{"\"", "\"\""}}), "\""));
   }
-  // Letters, digits and the characters of times only.
+  // Letters and digits only, or the text() of another row.
   void Plain(std::string_view value) {
     Begin();
     text_ += value;
@@ -31,8 +30,6 @@ class TableRow {
   void Missing(int count = 1) {
     for (int i = 0; i < count; ++i) Begin();
   }
-  // Adds cells: the text() of another row.
-  void Cells(std::string_view cells) { Plain(cells); }
   std::string_view text() const { return text_; }
   // Writes the row. After that, the object is an empty row.
   absl::Status End(FileOutput& output) {
@@ -58,32 +55,6 @@ const char* NameOf(RecordedKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-// Times as text with microseconds. The text of a second is made once for all events in it.
-class TimeTexts {
- public:
-  explicit TimeTexts(int64_t unix_of_zero) : unix_of_zero_(unix_of_zero) {}
-
-  // The text is valid until the next call.
-  std::string_view Of(int64_t time) {
-    constexpr int64_t kSecond = 1000000000;
-    const int64_t nanos = std::max<int64_t>(0, Plus(time, unix_of_zero_));
-    if (nanos / kSecond != second_) {
-      second_ = nanos / kSecond;
-      text_ = FormatTime(second_ * kSecond);
-      text_.resize(std::max<size_t>(text_.size(), 1));
-      text_.replace(text_.size() - 1, 1, ".000000Z");
-    }
-    int64_t micros = nanos % kSecond / 1000;
-    for (size_t i = 2; i <= 7; ++i, micros /= 10) text_[text_.size() - i] = static_cast<char>('0' + micros % 10);
-    return text_;
-  }
-
- private:
-  const int64_t unix_of_zero_;
-  int64_t second_ = -1;
-  std::string text_;
-};
-
 std::string TagsAsJson(const std::vector<std::pair<std::string, std::string>>& tags) {
   return Compact(ObjectOf({tags.begin(), tags.end()}));
 }
@@ -100,9 +71,10 @@ class EventTable : RecordingConverter {
   using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
-    RETURN_IF_ERROR(WriteColumnNames({"time_ns", "time", "event", "bytes", "change", "in_use", "id", "thread", "device",
-                                      "space", "kind", "site", "allocator", "pool", "name", "tags", "host", "process"},
-                                     output_));
+    RETURN_IF_ERROR(
+        WriteColumnNames({"time_ns", "unix_ns", "event", "bytes", "change", "in_use", "id", "thread", "device", "space",
+                          "kind", "site", "allocator", "pool", "name", "tags", "host", "process"},
+                         output_));
     RecordedEvent event;
     while (cursor_.Next(&event)) {
       RETURN_IF_ERROR(WriteSamples(Minus(event.time, 1)));
@@ -127,7 +99,7 @@ class EventTable : RecordingConverter {
     has_id ? row_.Plain(absl::StrCat("0x", absl::Hex(event.id))) : row_.Missing();
     row_.Number(tables_.threads[event.thread].id);
     if (has_site) {
-      row_.Cells(OfSite(event.site));
+      row_.Plain(OfSite(event.site));
     } else {
       const bool is_tags = event.kind == RecordedKind::kTags;
       EndRow(account, event.kind == RecordedKind::kMark ? tables_.marks[event.id].name : std::string(),
@@ -140,12 +112,8 @@ class EventTable : RecordingConverter {
     while (const DriverSample* sample = cursor_.NextSample(until)) {
       for (const DriverSample::Device& device : sample->devices) {
         const size_t account = size_t{device.device} * kMemorySpaceCount;
-        for (const auto& [name, value] :
-             {std::pair("driver_in_use", device.bytes_in_use), std::pair("driver_free", device.bytes_free),
-              std::pair("driver_limit", device.bytes_limit),
-              std::pair("driver_largest_free", device.largest_free_block_bytes),
-              std::pair("driver_cache", device.cache_bytes)}) {
-          RETURN_IF_ERROR(WriteValue(sample->time, name, value, account, ""));
+        for (const auto& [name, number] : kDriverNumbers) {
+          RETURN_IF_ERROR(WriteValue(sample->time, name, device.*number, account, ""));
         }
       }
       RETURN_IF_ERROR(WriteValue(sample->time, "host_resident", sample->host_resident_bytes, std::nullopt, ""));
@@ -158,7 +126,7 @@ class EventTable : RecordingConverter {
 
   void Start(int64_t time, std::string_view name) {
     row_.Number(Minus(time, tables_.start_time));
-    row_.Plain(times_.Of(time));
+    row_.Number(Plus(time, unix_of_zero_));
     row_.Plain(name);
   }
 
@@ -207,42 +175,11 @@ class EventTable : RecordingConverter {
   }
 
   TableRow row_;
-  TimeTexts times_{Minus(tables_.start_unix_nanos, tables_.start_time)};
+  const int64_t unix_of_zero_ = Minus(tables_.start_unix_nanos, tables_.start_time);
   std::vector<std::string> of_sites_ = std::vector<std::string>(tables_.sites.size());
 };
 
 constexpr std::array<std::string_view, 3> kLabelColumns = {"device", "kind", "allocator"};
-
-// Makes the text of each location only once, although the location can be in many stacks.
-class LocationTexts {
- public:
-  explicit LocationTexts(const ProfileSet& profiles) : profiles_(profiles), texts_(profiles.locations().size()) {}
-
-  // Returns the names of the frames, outermost first, each after a ";".
-  std::string OfStack(uint32_t stack) {
-    std::string text;
-    const uint64_t* const begin = profiles_.stacks().begin(stack);
-    for (const uint64_t* location = profiles_.stacks().end(stack); location != begin;) text += Of(*--location);
-    return text;
-  }
-
- private:
-  const std::string& Of(uint64_t location) {
-    std::string& text = texts_[location];
-    if (!text.empty()) return text;
-    std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
-    absl::c_reverse(frames);
-    for (const ProfileSet::ShownFrame& frame : frames) {
-      std::string name = Visible(frame.name);
-      absl::c_replace(name, ';', ':');
-      text += ";" + name;
-    }
-    return text;
-  }
-
-  const ProfileSet& profiles_;
-  std::vector<std::string> texts_;  // by location
-};
 
 class SampleTable {
  public:
@@ -250,9 +187,9 @@ class SampleTable {
 
   absl::Status WriteFile(const ProfileSet& profiles) {
     if (types_.empty()) RETURN_IF_ERROR(WriteHeader(profiles));
+    std::vector<std::optional<size_t>> types;
     absl::flat_hash_map<std::string_view, size_t> type_numbers;
     for (size_t i = 0; i < profiles.types().size(); ++i) type_numbers.try_emplace(profiles.types()[i].type, i);
-    std::vector<std::optional<size_t>> types;
     for (const std::string& type : types_) {
       const auto found = type_numbers.find(type);
       types.push_back(found == type_numbers.end() ? std::nullopt : std::optional(found->second));
@@ -261,19 +198,23 @@ class SampleTable {
     if (absl::c_none_of(types, [](const auto& type) { return type.has_value(); })) {
       return InvalidArgument(file.path, ": has none of the sample types of the first profile");
     }
+    of_location_.assign(profiles.locations().size(), "");
     const std::string of_file = FileCells(file);
-    LocationTexts frames(profiles);
     TableRow row;
     for (size_t s = 0; s < file.samples.size(); ++s) {
-      row.Cells(of_file);
-      RETURN_IF_ERROR(WriteSample(profiles, file, s, types, frames, row));
+      row.Plain(of_file);
+      AddSample(profiles, file.samples[s], row);
+      for (const std::optional<size_t>& type : types) {
+        row.Number(type.has_value() ? std::optional(profiles.Value(file, s, *type)) : std::nullopt);
+      }
+      RETURN_IF_ERROR(row.End(output_));
     }
     return absl::OkStatus();
   }
 
  private:
   absl::Status WriteHeader(const ProfileSet& profiles) {
-    std::vector<std::string> columns = {"file", "time", "host", "process"};
+    std::vector<std::string> columns = {"file", "unix_ns", "host", "process"};
     columns.insert(columns.end(), kLabelColumns.begin(), kLabelColumns.end());
     columns.insert(columns.end(), {"name", "where", "stack", "labels"});
     for (const SampleType& type : profiles.types()) types_.push_back(type.type);
@@ -284,7 +225,7 @@ class SampleTable {
   static std::string FileCells(const ProfileSet::File& file) {
     TableRow row;
     row.Text(file.path);
-    file.time_nanos == 0 ? row.Missing() : row.Text(TimeTexts(0).Of(file.time_nanos));
+    row.Number(file.time_nanos == 0 ? std::nullopt : std::optional(file.time_nanos));
     std::string host;
     std::optional<int64_t> process;
     for (const Comment& writer : file.info.processes) {
@@ -296,35 +237,43 @@ class SampleTable {
     return std::string(row.text());
   }
 
-  absl::Status WriteSample(const ProfileSet& profiles, const ProfileSet::File& file, size_t number,
-                           const std::vector<std::optional<size_t>>& types, LocationTexts& frames, TableRow& row) {
-    const ProfileSet::Sample& sample = file.samples[number];
+  void AddSample(const ProfileSet& profiles, const ProfileSet::Sample& sample, TableRow& row) {
     for (const std::string_view label : kLabelColumns) row.Text(profiles.LabelText(sample.labels, label));
-    const std::string stack = frames.OfStack(sample.stack);
+    std::string stack;
     ProfileSet::ShownFrame innermost;
-    if (!stack.empty()) innermost = profiles.ShownLocation(*profiles.stacks().begin(sample.stack))[0];
+    const std::vector<uint64_t>& locations = profiles.stacks()[sample.stack];
+    for (auto l = locations.rbegin(); l != locations.rend(); ++l) stack += LocationText(profiles, *l);
+    if (!locations.empty()) innermost = profiles.ShownLocation(locations[0])[0];
     row.Text(innermost.name);
     row.Text(innermost.Position());
-    row.Text(stack.empty() ? "" : std::string_view(stack).substr(1));
-    row.Text(LabelsOf(profiles, sample.labels));
-    for (const std::optional<size_t>& type : types) {
-      row.Number(type.has_value() ? std::optional(profiles.Value(file, number, *type)) : std::nullopt);
-    }
-    return row.End(output_);
-  }
-
-  static std::string LabelsOf(const ProfileSet& profiles, uint32_t labels) {
+    row.Text(std::string_view(stack).substr(locations.empty() ? 0 : 1));
     std::map<std::string, Json> values;
-    for (const ProfileSet::Label& label : profiles.labels(labels)) {
+    for (const ProfileSet::Label& label : profiles.labels(sample.labels)) {
       const std::string& key = profiles.text(label.key);
       if (absl::c_linear_search(kLabelColumns, key)) continue;
       values[key] = label.text != 0 ? Json(profiles.text(label.text)) : Json(label.number);
     }
-    return Compact(values);
+    row.Text(Compact(values));
+  }
+
+  // Returns the names of the frames, outermost first, each after a ";". Makes the text of each location only once,
+  // although the location can be in many stacks.
+  const std::string& LocationText(const ProfileSet& profiles, uint64_t location) {
+    std::string& text = of_location_[location];
+    if (!text.empty()) return text;
+    std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
+    absl::c_reverse(frames);
+    for (const ProfileSet::ShownFrame& frame : frames) {
+      std::string name = Visible(frame.name);
+      absl::c_replace(name, ';', ':');
+      text += ";" + name;
+    }
+    return text;
   }
 
   FileOutput& output_;
   std::vector<std::string> types_;
+  std::vector<std::string> of_location_;  // of the profile that is written
 };
 
 // Writes the samples of the profiles. Memory: that of one profile. Errors: also kInvalidArgument if a profile has none

@@ -4,11 +4,9 @@
 // calls the difference between the bytes in use and the live buffers "unused preallocated device memory". So segments
 // of pools have no buffer of their own here: their idle bytes become this row.
 #include <protozero/pbf_builder.hpp>
-#include <unordered_map>
 
 #include "src/export/utf8.h"
 #include "src/tool/convert/format.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -70,7 +68,7 @@ class XplaneWriter : RecordingConverter {
           "the recording is longer than the 106 days that XProf's times can express. Convert it "
           "to Perfetto's format");
     }
-    for (const char* name : kStatNames) texts_.emplace_back(name);
+    for (const char* name : kStatNames) Intern(name);
     for (size_t i = 0; i < accounts_.size(); ++i) {
       if (totals_.account(i).is_used) accounts_[i].name = Intern(AccountName(tables_, i));
       const auto& space = tables_.names.devices[i / kMemorySpaceCount].spaces[i % kMemorySpaceCount];
@@ -85,7 +83,6 @@ class XplaneWriter : RecordingConverter {
 
  private:
   struct Site {
-    bool is_known = false;  // the other members are set
     uint64_t op = 0;
     uint64_t shape = 0;  // 0: none
     uint64_t region = 0;
@@ -97,16 +94,11 @@ class XplaneWriter : RecordingConverter {
     std::optional<double> fragmentation;
   };
 
-  uint64_t Intern(const std::string& text) {
-    const auto [entry, is_new] = numbers_.try_emplace(text, texts_.size() + 1);
-    if (is_new) texts_.push_back(internal::ValidUtf8(text));
-    return entry->second;
-  }
+  uint64_t Intern(const std::string& text) { return texts_.Number(internal::ValidUtf8(text)); }
 
   const Site& SiteOf(uint32_t number) {
-    Site& site = sites_[number];
-    if (site.is_known) return site;
-    site.is_known = true;
+    if (sites_[number].has_value()) return *sites_[number];
+    Site& site = sites_[number].emplace();
     const Snapshot::Sample& sample = tables_.sites[number];
     const RecordedStacks::Frame& frame = stacks_.own_frame(sample.stack);
     const std::string position = frame.Position();
@@ -152,7 +144,7 @@ class XplaneWriter : RecordingConverter {
       metadata.add_string(MetadataField::kName, name.data(), name.size());
     };
     for (uint64_t i = 0; i < std::size(kEventNames); ++i) add(PlaneField::kEventMetadata, i + 1, kEventNames[i]);
-    for (uint64_t i = 0; i < texts_.size(); ++i) add(PlaneField::kStatMetadata, i + 1, texts_[i]);
+    for (uint32_t i = 1; i < texts_.size(); ++i) add(PlaneField::kStatMetadata, i, texts_[i]);
     RETURN_IF_ERROR(output_.Append(names));
     RETURN_IF_ERROR(Close(plane_));
     std::string host;
@@ -259,15 +251,14 @@ class XplaneWriter : RecordingConverter {
         stat.add_uint64(StatField::kMetadataId, kFragmentation);
         stat.add_double(StatField::kDouble, *account.fragmentation);
       }
-      if (name == kAllocation) AddSite(message, SiteOf(event.site));
+      if (name == kAllocation) {
+        const Site& site = SiteOf(event.site);
+        AddStat(message, kOp, StatField::kReference, site.op);
+        AddStat(message, kRegion, StatField::kReference, site.region);
+        if (site.shape != 0) AddStat(message, kShape, StatField::kReference, site.shape);
+      }
     }
     return output_.Append(bytes_);
-  }
-
-  void AddSite(Message<EventField>& message, const Site& site) {
-    AddStat(message, kOp, StatField::kReference, site.op);
-    AddStat(message, kRegion, StatField::kReference, site.region);
-    if (site.shape != 0) AddStat(message, kShape, StatField::kReference, site.shape);
   }
 
   void AddStat(Message<EventField>& message, StatName name, StatField field, uint64_t value) {
@@ -277,10 +268,9 @@ class XplaneWriter : RecordingConverter {
     message.add_bytes(EventField::kStat, stat_.data(), stat_.size());
   }
 
-  std::vector<Site> sites_ = std::vector<Site>(tables_.sites.size());
+  std::vector<std::optional<Site>> sites_ = std::vector<std::optional<Site>>(tables_.sites.size());
   std::vector<Account> accounts_ = std::vector<Account>(totals_.account_count());
-  std::vector<std::string> texts_;  // text i has the number i + 1
-  std::unordered_map<std::string, uint64_t> numbers_;
+  NumberedTexts texts_;
   int64_t plane_ = 0;  // positions of the lengths
   int64_t line_ = 0;
   uint64_t offset_ps_ = 0;  // of the last event

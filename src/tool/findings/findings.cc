@@ -1,9 +1,13 @@
 #include "src/tool/findings/findings.h"
 
+#include <glob.h>
+
 #include <cmath>
 #include <tuple>
 
+#include "absl/strings/strip.h"
 #include "src/tool/sums/ranks.h"
+#include "src/tool/sums/sums.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -15,6 +19,9 @@ constexpr int64_t kFragmentedPercent = 50;             // of the free memory tha
 constexpr double kSoonSeconds = 4 * 3600.0;            // until the limit is reached
 constexpr double kMostSeconds = 1000 * 365 * 86400.0;  // until the limit is reached: a longer time is not shown
 constexpr int64_t kOutlierPercent = 10;                // of a rank's memory: a smaller distance is no finding
+// Idle memory is worth more than advice if it is this part of the device's limit, or if less than the other is left.
+constexpr int64_t kLargeIdlePercent = 20;
+constexpr int64_t kNearLimitPercent = 10;
 
 using Device = ProfileInfo::Device;
 
@@ -36,9 +43,12 @@ constexpr Framework kFrameworks[] = {
     {"pytorch", "PyTorch",
      "find what keeps these tensors: a list, a closure or an autograd graph; keep loss.item() or x.detach() instead of "
      "x",
-     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps the cache small; torch.cuda.empty_cache() gives it back "
-     "once",
-     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"},
+     "torch.cuda.empty_cache() returns segments without a live tensor; if the program does not set it already, "
+     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True keeps the cache small",
+     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, if the program does not"},
+    {"pytorch expandable", "PyTorch", "",
+     "torch.cuda.empty_cache() returns pages without a live tensor (expandable_segments is on)",
+     "allocate the long-lived tensors first"},
     {"tensorflow", "TensorFlow",
      "find what keeps these tensors; a tf.function that is traced again and again keeps its constants",
      "set TF_FORCE_GPU_ALLOW_GROWTH=true, or TF_GPU_ALLOCATOR=cuda_malloc_async",
@@ -54,19 +64,6 @@ const Framework& FrameworkOf(std::string_view pool) {
   const auto* found = absl::c_find_if(kFrameworks, [pool](const Framework& one) { return one.name == pool; });
   return found == std::end(kFrameworks) ? std::end(kFrameworks)[-1] : *found;
 }
-
-// Says why the numbers of growth have no value.
-void NoGrowth(Finding& finding) {
-  for (const char* name : {"per_second", "per_count", "seconds_to_limit"}) {
-    finding.unknown.emplace_back(name, "it is a state, not growth");
-  }
-}
-
-// Where most memory of a call stack is.
-struct Holder {
-  std::string device;
-  std::string pool;  // "xla" for arrays of a PJRT plugin
-};
 
 class Finder {
  public:
@@ -90,45 +87,82 @@ class Finder {
     }
     if (const auto uptime = now_.info.UptimeSeconds(); uptime.has_value()) found_.seconds = *uptime;
     found_.dumps = series_.end - series_.begin;
-    if (series_.CanBeJudged()) {
+    const bool is_young = found_.seconds.has_value() && *found_.seconds < kAgeSeconds;
+    found_.is_all_freed = !now_.samples.empty() && IsFreed(profiles_, now_, type_);
+    if (found_.is_all_freed && subject_.kind != Subject::Kind::kProcess) {
+      const bool is_recording = subject_.kind == Subject::Kind::kRecording;
+      found_.not_judged =
+          Cat("all memory was freed ", is_recording ? "long before the end" : "before the profile was made",
+              ", so what was kept until then is not seen; hbmprof top shows the peak");
+      if (!is_recording) {
+        found_.not_judged +=
+            Cat("; record the run (", now_.is_injected ? "hbmprof run --record" : "HBMPROF_RECORD=FILE.hbmrec",
+                "), or judge the program while it works (hbmprof explain PROCESS)");
+      }
+    } else if (series_.has_ages || series_.end - series_.begin >= 3) {
       found_.sites = RankGrowth(profiles_, series_, type_, by);
-      found_.rest = RestOf(profiles_, series_, type_, found_.sites);
       AddGrowth();
+      if (is_young && subject_.kind == Subject::Kind::kRecording) {
+        EraseIf(found_.findings, [](const Finding& growth) { return growth.code != FindingCode::kLeak; });
+        if (found_.findings.empty()) {
+          found_.not_judged = Cat("a recording of the first ", static_cast<int64_t>(*found_.seconds),
+                                  " s can show only large leaks; record for at least ", kAgeSeconds, " s");
+        }
+      }
     } else {
-      const bool is_young = found_.seconds.has_value() && *found_.seconds < kAgeSeconds;
       found_.not_judged = Cat(found_.dumps, found_.dumps == 1 ? " profile" : " profiles",
                               is_young ? Cat(" of a process that had run for ", static_cast<int64_t>(*found_.seconds),
                                              " s, not ", kAgeSeconds, " s,")
                                        : " without the ages of buffers",
                               " cannot show growth; give at least three, better ", kEnoughDumps);
     }
-    for (const Device& device : now_.info.devices) AddDevice(device);
-    // Profiles of other tools.
-    const int64_t sum = SumOf(profiles_, now_, type_);
-    if (found_.memories.empty() && unit_ == "bytes" && sum > 0) found_.memories.push_back({"memory", sum, {}, sum, {}});
+    found_.is_since_start = absl::c_none_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
+      return profiles_.text(function.name) == "[before attach]";
+    });
+    found_.is_ours = !now_.info.devices.empty() || !now_.info.trackers.empty() || !now_.info.processes.empty();
     AddTrust();
+    for (const Device& device : now_.info.devices) AddDevice(device);
+    const int64_t sum = SumOf(profiles_, now_, type_);
+    if (found_.memories.empty() && unit_ == "bytes" && sum > 0) found_.memories.push_back({"memory", sum});
     RankFindings(found_.findings);
     return std::move(found_);
   }
 
  private:
-  Finding& Add(FindingCode code, const std::string& memory, Sure sure = Sure::kHigh) {
+  // How the program is recorded anew.
+  std::string Again() const {
+    return !found_.is_since_start ? "start the program with hbmprof run, which records from the start"
+           : now_.is_injected     ? "start the program again with hbmprof run"
+                                  : "start the program again";
+  }
+
+  // `texts`: the sentence, the evidence, what to do, and the next command.
+  Finding& Add(FindingCode code, const std::string& memory, Sure sure, std::array<std::string, 4> texts = {}) {
     Finding& finding = found_.findings.emplace_back();
     finding.code = code;
     finding.sure = sure;
     finding.memory = memory;
+    finding.sentence = std::move(texts[0]);
+    finding.evidence = std::move(texts[1]);
+    finding.action = std::move(texts[2]);
+    finding.next = std::move(texts[3]);
     return finding;
   }
-  std::string Command(const std::string& words) const { return Cat("hbmprof ", words, " ", subject_.sources); }
-  const Device* DeviceNamed(const std::string& name) const {
-    const auto device = devices_.find(name);
-    return device == devices_.end() ? nullptr : device->second;
+  std::string Command(const std::string& words) const {
+    const bool is_of_state = words.rfind("top", 0) == 0 && !subject_.state.empty();
+    return Cat("hbmprof ", words, " ", is_of_state ? subject_.state : subject_.sources);
+  }
+  const Device* DeviceNamed(const std::string& name) const { return ValueOr(devices_, name); }
+  // The bytes of other processes on the device, as far as they are known: not in a number of the driver for all.
+  int64_t OthersOn(const Device& device) const {
+    return device.Text("driver_scope") == "process" ? ValueOr(subject_.others, device.name) : 0;
   }
   // The bytes that are left until the limit, as the driver or the records show it.
-  static std::optional<int64_t> Headroom(const Device& device) {
+  std::optional<int64_t> Headroom(const Device& device) const {
     const std::optional<int64_t> limit = device.Number("limit");
     if (limit.value_or(0) <= 0) return std::nullopt;
-    return Minus(*limit, std::max(device.Number("in_use").value_or(0), device.Number("driver_in_use").value_or(0)));
+    const int64_t own = std::max(device.Number("in_use").value_or(0), device.Number("driver_in_use").value_or(0));
+    return Minus(*limit, Plus(own, OthersOn(device)));
   }
   // Whether so many bytes of the device are worth a finding.
   static bool IsRelevant(int64_t bytes, const Device& device) {
@@ -138,191 +172,167 @@ class Finder {
 
   // The call stacks of one function on one device with one verdict.
   struct Group {
-    Holder holder;
+    std::string device;
+    std::string pool;  // of the largest sample; "xla" for arrays of a PJRT plugin
     std::vector<const SiteGrowth*> sites;
   };
+  using Place = std::pair<uint32_t, std::string>;  // a call stack and a device
 
-  // Returns the holders of the call stacks that grow.
-  std::map<uint32_t, Holder> HoldersOfGrowth() const {
-    std::map<uint32_t, std::map<std::pair<std::string, std::string>, int64_t>> sums;
+  // Returns the largest sample of each call stack that grows: its value and its pool.
+  std::map<Place, std::pair<int64_t, std::string>> LargestOfGrowth() const {
+    std::map<Place, std::pair<int64_t, std::string>> largest;
     for (const SiteGrowth& site : found_.sites) {
-      if (site.grows()) sums[site.stack];
+      if (site.grows()) largest[{site.stack, site.device}] = {INT64_MIN, ""};
     }
     for (size_t s = 0; s < now_.samples.size(); ++s) {
-      const auto stack = sums.find(now_.samples[s].stack);
-      if (stack == sums.end()) continue;
-      const uint32_t labels = now_.samples[s].labels;
-      const bool is_array = !profiles_.LabelText(labels, "shape").empty();
-      const std::string pool = is_array ? "xla" : profiles_.LabelText(labels, "allocator");
-      AddTo(stack->second[{profiles_.LabelText(labels, "device"), pool}], profiles_.Value(now_, s, type_));
+      const auto text = [&](const char* key) { return profiles_.LabelText(now_.samples[s].labels, key); };
+      const auto place = largest.find({now_.samples[s].stack, text("device")});
+      const int64_t value = profiles_.Value(now_, s, type_);
+      if (place == largest.end() || value <= place->second.first) continue;
+      place->second = {value, text("shape").empty() ? text("allocator") : "xla"};
     }
-    std::map<uint32_t, Holder> holders;
-    for (const auto& [stack, of_stack] : sums) {
-      const auto most = absl::c_max_element(of_stack, [](const auto& a, const auto& b) { return a.second < b.second; });
-      holders[stack] = most == of_stack.end() ? Holder() : Holder{most->first.first, most->first.second};
-    }
-    return holders;
+    return largest;
   }
 
   void AddGrowth() {
-    const std::map<uint32_t, Holder> holders = HoldersOfGrowth();
+    const std::map<Place, std::pair<int64_t, std::string>> largest = LargestOfGrowth();
     std::map<std::tuple<Verdict, std::string, std::string, std::vector<std::pair<std::string, std::string>>>, Group>
         groups;
     for (const SiteGrowth& site : found_.sites) {
       if (!site.grows()) break;
-      const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(site.stack);
-      const Holder& holder = holders.at(site.stack);
-      Group& group = groups[{site.verdict, stack.empty() ? "[no stack]" : stack[0].name, holder.device, site.labels}];
-      if (group.sites.empty()) group.holder = holder;
+      Group& group = groups[{site.verdict, profiles_.ShownStack(site.stack)[0].name, site.device, site.labels}];
+      if (group.sites.empty()) group = {site.device, largest.at({site.stack, site.device}).second, {}};
       group.sites.push_back(&site);
     }
     for (const auto& [key, group] : groups) AddGrowing(group);
-    if (found_.rest.verdict == Verdict::kLeak) {
-      AddGrowing({Holder(), {&found_.rest}});
-      found_.findings.back().function = "all other call stacks together";
-    }
-    for (Finding& finding : found_.findings) {
-      SetLimit(finding);
-      SetSentence(finding);
-    }
-    if (subject_.failures.empty()) AddFullSoon();
+    AddRest();
+    if (subject_.kind == Subject::Kind::kProcess) AddFullSoon();
   }
 
-  void AddGrowing(const Group& group) {
+  // Call stacks of which none is a leak can grow together as a leak does. Names the one that grew most.
+  void AddRest() {
+    SiteGrowth rest = RestOf(profiles_, series_, type_, found_.sites);
+    const SiteGrowth* most = nullptr;
+    size_t count = 0;
+    for (const SiteGrowth& site : found_.sites) {
+      if (site.verdict == Verdict::kLeak || site.growth <= 0) continue;
+      ++count;
+      if (most == nullptr || site.growth > most->growth) most = &site;
+    }
+    if (rest.verdict != Verdict::kLeak || count < 2) return;
+    rest.stack = most->stack;
+    rest.verdict = Verdict::kPerhaps;
+    rest.sure = Sure::kLow;
+    rest.why += "; none of these call stacks is a leak by itself";
+    AddGrowing({"", "", {&rest}}, count - 1);
+  }
+
+  // `others`: Finding::others.
+  void AddGrowing(const Group& group, size_t others = 0) {
     const SiteGrowth& most = *group.sites[0];
+    const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(most.stack);
     Finding& finding =
-        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.holder.device, Sure::kLow);
+        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.device, Sure::kLow);
     finding.labels = most.labels;
+    finding.others = others;
     finding.counter = subject_.counter;
+    finding.position = stack[0].Position();
     for (const SiteGrowth* site : group.sites) {
+      JoinPosition(profiles_.ShownStack(site->stack)[0].Position(), finding.position);
       AddTo(finding.growth, site->growth);
       finding.sure = std::min(finding.sure, site->sure);
       if (site->per_second.has_value()) finding.per_second = finding.per_second.value_or(0) + *site->per_second;
       if (site->per_count.has_value()) finding.per_count = finding.per_count.value_or(0) + *site->per_count;
     }
     if (unit_ == "bytes") finding.bytes = finding.growth;
-    if (&most != &found_.rest) {
-      finding.stack = most.stack;
-      const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(most.stack);
-      finding.function = stack.empty() ? "[no stack]" : stack[0].name;
-      finding.position = stack.empty() ? "" : stack[0].Position();
-      constexpr size_t kShownCallers = 3;
-      for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) {
-        finding.callers += (i == 1 ? "" : " < ") + stack[i].name;
-      }
+    finding.stack = most.stack;
+    finding.function = stack[0].name;
+    constexpr size_t kShownCallers = 3;
+    for (size_t i = 1; i < stack.size() && i <= kShownCallers; ++i) {
+      finding.callers += (i == 1 ? "" : " < ") + stack[i].name;
     }
-    finding.evidence = most.why;
-    if (group.sites.size() > 1)
-      finding.evidence += Cat("; this is the largest of ", group.sites.size(), " call stacks");
-    finding.action = FrameworkOf(group.holder.pool).kept;
-    if (finding.code == FindingCode::kGrows) {
-      const Device* const device = DeviceNamed(finding.memory);
-      const int64_t whole = device == nullptr ? 0 : device->Number("limit").value_or(0);
-      finding.is_minor =
-          finding.growth < PercentOf(kRelevantPercent, whole > 0 ? whole : SumOf(profiles_, now_, type_));
-      finding.action = Cat("look again after twice the time: if it still grows, ", finding.action);
-    }
-    finding.next = Command("leaks --frames 0");
-    if (unit_ != "bytes") finding.unknown.emplace_back("bytes", "the sample type does not count bytes");
-    if (!finding.per_second.has_value()) {
-      finding.unknown.emplace_back("per_second", "the times of the profiles are not known");
-    }
-    if (!finding.per_count.has_value()) {
-      finding.unknown.emplace_back("per_count", subject_.counter.empty()
-                                                    ? "the program has set no counter (hbmprof::SetCounter)"
-                                                    : "the counter did not change");
-    }
-  }
-
-  void SetLimit(Finding& finding) const {
     const Device* const device = DeviceNamed(finding.memory);
-    const std::optional<int64_t> left = device == nullptr ? std::nullopt : Headroom(*device);
-    if (!left.has_value() || unit_ != "bytes") {
-      finding.unknown.emplace_back("seconds_to_limit", "the limit of the memory is not known");
-    } else if (finding.per_second.value_or(0) <= 0) {
-      finding.unknown.emplace_back("seconds_to_limit", "the growth per second is not known");
-    } else {
-      finding.seconds_to_limit = std::max(0.0, static_cast<double>(*left) / *finding.per_second);
-      if (*finding.seconds_to_limit >= kMostSeconds) {
-        finding.seconds_to_limit.reset();
-        finding.unknown.emplace_back("seconds_to_limit", "it is more than 1,000 years");
-      }
+    finding.evidence = most.why;
+    if (group.sites.size() > 1) {
+      finding.evidence += Cat("; this is the largest of ", group.sites.size(), " call stacks",
+                              finding.position == stack[0].Position() ? "" : ", at " + stack[0].Position());
     }
-  }
-
-  void SetSentence(Finding& finding) const {
-    const bool is_leak = finding.code == FindingCode::kLeak;
-    std::string text = finding.function;
+    finding.action = FrameworkOf(group.pool).kept;
+    if (finding.code == FindingCode::kGrows) {
+      const int64_t whole = device == nullptr ? 0 : device->Number("limit").value_or(0);
+      const int64_t in_use = SumOf(profiles_, now_, type_);
+      finding.is_minor = finding.growth < PercentOf(kRelevantPercent, whole > 0 ? whole : in_use);
+      finding.is_tiny = finding.growth < PercentOf(kRelevantPercent, in_use);
+      finding.action = Cat(subject_.kind == Subject::Kind::kProcess ? "look again after twice the time"
+                                                                    : "judge a run of twice the time",
+                           ": if it still grows, ", finding.action);
+    }
+    finding.next = Command(finding.is_tiny ? "leaks --all --frames 0" : "leaks --frames 0");
+    finding.unknown = {{"bytes", "the sample type does not count bytes"},
+                       {"per_second", "the times of the profiles are not known"},
+                       {"per_count", subject_.counter.empty() ? "the program has set no counter (hbmprof::SetCounter)"
+                                                              : "the counter did not change"}};
+    const std::optional<int64_t> left = device == nullptr ? std::nullopt : Headroom(*device);
+    std::string& why = finding.unknown["seconds_to_limit"];
+    if (!left.has_value() || unit_ != "bytes") {
+      why = "the limit of the memory is not known";
+    } else if (finding.per_second.value_or(0) <= 0) {
+      why = "the growth per second is not known";
+    } else if (const double seconds = std::max(0.0, static_cast<double>(*left) / *finding.per_second);
+               seconds < kMostSeconds) {
+      finding.seconds_to_limit = seconds;
+    } else {
+      why = "it is more than 1,000 years";
+    }
+    std::string& text = finding.sentence = finding.function;
     if (!finding.labels.empty()) {
       text += Cat(" (", absl::StrJoin(finding.labels, " ", absl::PairFormatter("=")), ")");
     }
-    text += is_leak ? " leaks " : " may leak ";
+    if (others > 0) text += Cat(" and ", others, " other call stacks together");
+    text += finding.code == FindingCode::kLeak ? " leaks " : " may leak ";
     const bool has_rate = finding.per_second.value_or(0) > 0;
     if (has_rate) text += RateText(*finding.per_second, unit_);
     if (finding.per_count.has_value()) {
       text += Cat(has_rate ? ", " : "", FormatValue(std::llround(*finding.per_count), unit_), " a ",
-                  OneOf(subject_.counter));
+                  std::string(absl::StripSuffix(subject_.counter, "s")));
     }
     const std::string growth = FormatChange(finding.growth, unit_);
     text += has_rate || finding.per_count.has_value() ? Cat(" (", growth, ")") : growth;
     if (finding.seconds_to_limit.has_value()) {
-      text += Cat("; ", finding.memory, " is full in ", FormatDuration(*finding.seconds_to_limit));
+      const bool is_running = subject_.kind == Subject::Kind::kProcess;
+      text += Cat("; ", finding.memory, is_running ? " is full in " : " would be full in ",
+                  FormatDuration(*finding.seconds_to_limit));
     }
-    finding.sentence = text;
   }
 
   // All growth of a device together.
   void AddFullSoon() {
-    struct Rates {
-      double leaks = 0;
-      double all = 0;
-      Sure sure = Sure::kLow;
-    };
-    std::map<std::string, Rates> by_memory;
+    std::map<std::string, std::pair<double, double>> by_memory;  // the rates of leaks, and of all growth
     for (const Finding& finding : found_.findings) {
-      if (finding.is_minor) continue;
-      Rates& rates = by_memory[finding.memory];
-      rates.all += finding.per_second.value_or(0);
-      if (finding.code != FindingCode::kLeak) continue;
-      rates.leaks += finding.per_second.value_or(0);
-      rates.sure = std::min(rates.sure, finding.sure);
+      auto& [leaks, all] = by_memory[finding.memory];
+      if (finding.code == FindingCode::kLeak) leaks += finding.per_second.value_or(0);
+      if (!finding.is_minor) all += finding.per_second.value_or(0);
     }
     for (const auto& [memory, rates] : by_memory) {
       const Device* const device = DeviceNamed(memory);
-      const bool is_leak = rates.leaks > 0;
-      const double per_second = is_leak ? rates.leaks : rates.all;
+      const bool is_leak = rates.first > 0;
+      const double per_second = is_leak ? rates.first : rates.second;
       if (device == nullptr || unit_ != "bytes" || per_second <= 0) continue;
       const std::optional<int64_t> left = Headroom(*device);
       if (!left.has_value()) continue;
       const double seconds = std::max(0.0, static_cast<double>(*left) / per_second);
       if (seconds > kSoonSeconds) continue;
-      Finding& finding = Add(FindingCode::kFullSoon, memory, rates.sure);
+      Finding& finding = Add(FindingCode::kFullSoon, memory, is_leak ? Sure::kMedium : Sure::kLow,
+                             {Cat(memory, " is full in ", FormatDuration(seconds), ": ", Bytes(*left), " of ",
+                                  Bytes(*device->Number("limit")), " are left, and ",
+                                  is_leak ? "leaks take " : "growth takes ", RateText(per_second, unit_)),
+                              "it assumes that the growth goes on as before",
+                              "restart the program before that time, until the growth is repaired", Command("top")});
       finding.bytes = *left;
       finding.per_second = per_second;
       finding.seconds_to_limit = seconds;
-      finding.unknown.emplace_back("per_count", "it is a rate of the device");
-      finding.sentence = Cat(memory, " is full in ", FormatDuration(seconds), ": ", Bytes(*left), " of ",
-                             Bytes(*device->Number("limit")), " are left, and ",
-                             is_leak ? "leaks take " : "growth takes ", RateText(per_second, unit_));
-      finding.evidence = "it assumes that the growth goes on as before";
-      finding.action = "restart the program before that time, until the growth is repaired";
-      finding.next = Command("top");
+      finding.unknown["per_count"] = "it is a rate of the device";
     }
-  }
-
-  // A finding on the state at one moment.
-  Finding& AddState(FindingCode code, const std::string& memory, int64_t bytes, Sure sure = Sure::kHigh) {
-    Finding& finding = Add(code, memory, sure);
-    finding.bytes = bytes;
-    NoGrowth(finding);
-    return finding;
-  }
-  // The same, without a size: `why`.
-  Finding& AddEvent(FindingCode code, const std::string& memory, const char* why) {
-    Finding& finding = Add(code, memory);
-    finding.unknown.emplace_back("bytes", why);
-    NoGrowth(finding);
-    return finding;
   }
 
   void AddDevice(const Device& device) {
@@ -330,20 +340,25 @@ class Finder {
     MemoryUse memory = {device.memory()};
     memory.limit = device.Number("limit");
     if (memory.limit == 0) memory.limit = std::nullopt;
-    memory.peak = number("peak");
+    memory.peak = device.Number("peak");
     const int64_t recorded = number("in_use");
     const int64_t outside = std::max<int64_t>(0, number("unaccounted"));
-    memory.in_use = Plus(Plus(recorded, outside), number("driver_cache"));
+    const int64_t others = OthersOn(device);
+    memory.in_use = Plus(Plus(recorded, outside), Plus(number("driver_cache"), others));
     const auto part = [&](const std::string& name, int64_t bytes) {
       if (bytes > 0) memory.parts.emplace_back(name, bytes);
     };
     // The pools of the device. One can be inside another, so only their sum is exact.
-    const auto of_device = device.is_device_memory() ? pools_.find(device.name) : pools_.end();
-    const std::vector<Comment> pools = of_device == pools_.end() ? std::vector<Comment>() : of_device->second;
+    const std::vector<Comment> pools = ValueOr(pools_, device.is_device_memory() ? device.name : "");
     const auto largest = absl::c_max_element(pools, [](const Comment& a, const Comment& b) {
       return a.Number("idle").value_or(0) < b.Number("idle").value_or(0);
     });
-    const Framework& framework = FrameworkOf(largest == pools.end() ? "" : largest->name);
+    const std::string name = largest == pools.end() ? "" : largest->name;
+    const bool is_expandable = absl::c_any_of(now_.info.environments, [](const Comment& one) {
+      const std::string settings = one.Text("PYTORCH_CUDA_ALLOC_CONF") + one.Text("PYTORCH_ALLOC_CONF");
+      return absl::StrContains(settings, "expandable_segments:True");
+    });
+    const Framework& framework = FrameworkOf(name == "pytorch" && is_expandable ? "pytorch expandable" : name);
     const std::string title = !framework.title.empty() ? std::string(framework.title)
                               : pools.size() == 1      ? "pool " + pools[0].name
                                                        : "pools";
@@ -354,62 +369,86 @@ class Finder {
     part(Cat("idle in ", title, is_known ? "'s cache" : ""), idle);
     part(pool > 0 ? "other recorded" : "recorded", Minus(recorded, pool));
     part("idle in CUDA's pools", number("driver_cache"));
-    const auto others = subject_.others.find(device.name);
-    const int64_t of_others = others == subject_.others.end() ? 0 : std::min(others->second, outside);
-    part("other processes", of_others);
-    part("not recorded", Minus(outside, of_others));
-    if (memory.in_use > 0 || memory.peak > 0) found_.memories.push_back(std::move(memory));
+    const int64_t baseline = std::min(std::max<int64_t>(0, number("baseline")), outside);
+    part("contexts and code", baseline);
+    part("not recorded", Minus(outside, baseline));
+    part("other processes", others);
+    if (memory.in_use > 0 || memory.peak.value_or(0) > 0) found_.memories.push_back(std::move(memory));
     if (!device.is_device_memory()) return;
 
     const std::optional<int64_t> free_block = device.Number("largest_free_block");
-    if (idle > PercentOf(kIdlePercent, pool) && IsRelevant(idle, device)) {
-      Finding& finding = AddState(FindingCode::kIdlePool, device.name, idle);
-      finding.sentence = Cat(Bytes(idle), " of the ", Bytes(pool), " in ", title, " on ", device.name, " are idle");
-      finding.evidence = free_block.has_value()
-                             ? Cat("the largest free block of the device has ", Bytes(*free_block))
-                             : "the pool has reserved them from the device, and has not handed them out";
-      finding.action = framework.idle;
-      finding.next = Command("top -t reserved_space -w kind=pool");
+    // A program that has ended leaves all its memory idle.
+    const bool has_ended = found_.is_all_freed && subject_.kind != Subject::Kind::kProcess;
+    if (!has_ended && idle > PercentOf(kIdlePercent, pool) && IsRelevant(idle, device)) {
+      const auto free_segments = subject_.free_segments.find(device.name);
+      std::optional<int64_t> returnable;
+      if (pool == idle) returnable = idle;
+      if (free_segments != subject_.free_segments.end()) returnable = std::min(free_segments->second, idle);
+      const std::string can_return =
+          returnable.has_value()
+              ? Bytes(*returnable) + " are in segments without a live block, and can be returned"
+              : "only segments without a live block can be returned, and a recording shows how much that is";
+      const bool can_replay = framework.title == "PyTorch" && subject_.kind == Subject::Kind::kRecording;
+      Finding& finding =
+          Add(FindingCode::kIdlePool, device.name, Sure::kHigh,
+              {Cat(Bytes(idle), " of the ", Bytes(pool), " in ", title, " on ", device.name, " are idle"),
+               Cat("the pool has reserved them from the device, and has not handed them out; ", can_return),
+               framework.idle, Command(can_replay ? "simulate" : "top -t reserved_space -w kind=pool")});
+      finding.bytes = idle;
+      finding.returnable = returnable;
+      finding.unknown["returnable"] = "a profile does not say which segments have live blocks";
+      finding.is_advice = !IsNeeded(idle, device);
     }
     const std::optional<int64_t> headroom = Headroom(device);
     const int64_t free = headroom.value_or(0);
     if (free_block.has_value() && device.Number("driver_in_use").has_value() && IsRelevant(free, device) &&
         Minus(free, *free_block) > PercentOf(kFragmentedPercent, free)) {
-      Finding& finding = AddState(FindingCode::kFragmented, device.name, Minus(free, *free_block));
-      finding.sentence = Cat("the free memory of ", device.name, " is in pieces: the largest block has ",
-                             Bytes(*free_block), " of ", Bytes(free), " free");
-      finding.evidence = "as the driver reports it";
-      finding.action = framework.split;
-      finding.next = Command("top");
+      Add(FindingCode::kFragmented, device.name, Sure::kHigh,
+          {Cat("the free memory of ", device.name, " is in pieces: the largest block has ", Bytes(*free_block), " of ",
+               Bytes(free), " free"),
+           "as the driver reports it", framework.split, Command("top")})
+          .bytes = Minus(free, *free_block);
     }
-    AddOutside(device, outside, of_others);
+    if (IsRelevant(others, device)) {
+      Add(FindingCode::kOtherProcess, device.name, Sure::kHigh,
+          {Cat("other processes have ", Bytes(others), " of ", device.name, " in use"), "as the driver reports it",
+           "end them, or give them another device (CUDA_VISIBLE_DEVICES)", "nvidia-smi"})
+          .bytes = others;
+    }
+    AddOutside(device, Minus(outside, baseline), baseline);
   }
 
-  // Memory that no record has: `outside` bytes, `of_others` of these by other processes, as far as known.
-  void AddOutside(const Device& device, int64_t outside, int64_t of_others) {
-    if (IsRelevant(of_others, device)) {
-      Finding& finding = AddState(FindingCode::kOtherProcess, device.name, of_others);
-      finding.sentence = Cat("other processes have ", Bytes(of_others), " of ", device.name, " in use");
-      finding.evidence = "as the driver reports it";
-      finding.action = "end them, or give them another device (CUDA_VISIBLE_DEVICES)";
-      finding.next = "nvidia-smi";
-    }
-    const int64_t baseline = std::max<int64_t>(0, device.Number("baseline").value_or(0));
-    const int64_t rest = Minus(outside, std::max(of_others, baseline));
+  // Memory that no record has: `rest` bytes, and before them `baseline` bytes at the start.
+  void AddOutside(const Device& device, int64_t rest, int64_t baseline) {
     if (!IsRelevant(rest, device)) return;
-    const bool all_processes = device.Text("driver_scope") == "device" && of_others == 0;
-    Finding& finding =
-        AddState(FindingCode::kNotRecorded, device.name, rest, all_processes ? Sure::kMedium : Sure::kHigh);
-    finding.sentence = Cat(Bytes(rest), " of ", device.name, " are in use outside of recorded calls",
-                           all_processes ? ", by this process or by others" : "");
-    finding.evidence = "the driver's number minus what is recorded";
-    if (of_others > baseline) {
-      finding.evidence += Cat(" and ", Bytes(of_others), " of other processes");
-    } else if (baseline > 0) {
-      finding.evidence += Cat(" and ", Bytes(baseline), " of contexts and code at the start");
-    }
-    finding.action = "see which libraries allocate without a recorded call; start the program with hbmprof run";
-    finding.next = Command("top --by library");
+    const bool all_processes = device.Text("driver_scope") == "device";
+    const std::string less = baseline > 0 ? Cat(" and ", Bytes(baseline), " of contexts and code at the start") : "";
+    const std::string& off = found_.off_since;
+    const std::string action =
+        !off.empty()             ? Cat("it was allocated after ",
+                           subject_.is_detached ? "the detach" : off + ", when recording was turned off",
+                           found_.is_since_start ? "" : ", or before the attach", ": ", Again())
+        : !found_.is_since_start ? "it can be from before the attach: " + Again()
+        : now_.is_injected ? "the driver itself, or calls that hbmprof does not know (hbmprof doctor), have taken it: "
+                             "see what the program did when it grew"
+                           : "the program records only the calls that it names: hbmprof run records those of all "
+                             "libraries";
+    Add(FindingCode::kNotRecorded, device.name, all_processes ? Sure::kMedium : Sure::kHigh,
+        {Cat(Bytes(rest), " of ", device.name, " are in use outside of recorded calls",
+             all_processes ? ", by this process or by others" : ""),
+         "the driver's number minus what is recorded" + less, action, Command("top --by library")})
+        .bytes = rest;
+  }
+
+  // Whether the device needs `idle` bytes of its pools: they are a large part of it, it is nearly full, or was full.
+  bool IsNeeded(int64_t idle, const Device& device) const {
+    const std::optional<int64_t> left = Headroom(device);
+    const int64_t limit = device.Number("limit").value_or(0);
+    const bool is_full = left.has_value() &&
+                         (idle >= PercentOf(kLargeIdlePercent, limit) || *left < PercentOf(kNearLimitPercent, limit));
+    return is_full || absl::c_any_of(found_.findings, [&](const Finding& other) {
+             return other.code == FindingCode::kOutOfMemory && (other.memory.empty() || other.memory == device.name);
+           });
   }
 
   // What the library counted and the names that it could not read. None of it makes the sums wrong.
@@ -431,6 +470,7 @@ class Finder {
       if (comment.word != "python" || comment.Text("problem").empty()) continue;
       found_.notes.push_back(Cat("Python functions are not in the stacks: ", comment.Text("problem")));
     }
+    if (std::string hint = SymbolizeHint(profiles_); !hint.empty()) found_.notes.push_back(std::move(hint));
   }
 
   void AddTrust() {
@@ -438,84 +478,90 @@ class Finder {
     // The last profile can be one that is not judged, because the program has freed all.
     const ProfileInfo& last = profiles_.files()[series_.files.back()].info;
     AddNotes(profiles_.files()[series_.files.back()]);
-    for (const Comment& tracker : last.trackers) {
-      AddTo(found_.dropped, tracker.Number("dropped_records").value_or(0));
-    }
+    found_.dropped = last.Dropped();
     if (found_.dropped > 0) {
       problems.push_back(Cat(found_.dropped, found_.dropped == 1 ? " allocation was" : " allocations were",
                              " not recorded, because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
     }
-    found_.is_all_freed = !found_.memories.empty() && SumOf(profiles_, now_, type_) == 0;
-    found_.is_since_start = absl::c_none_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
-      return profiles_.text(function.name) == "[before attach]";
-    });
     if (!subject_.failures.empty()) AddFailure("", subject_.failures, subject_.next_of_failures);
-    for (const std::string& warning : last.warnings) {
-      const size_t failed = warning.find("ut of memory on ");
-      if (!OffSince({warning}).empty()) {
-        AddOff(warning);
-      } else if (failed != std::string::npos) {
-        const size_t begin = failed + 16;
-        std::string device = warning.substr(begin, warning.find_first_of(",; ", begin) - begin);
-        if (!device.empty() && device.back() == ':') device.pop_back();
-        AddFailure(device, warning, Command("top"));
-      } else {
-        problems.push_back(warning);
-      }
-    }
+    // A failure is in the profile that it made, and not in each later one.
+    for (auto f = series_.files.rbegin(); f != series_.files.rend(); ++f) AddWarnings(profiles_.files()[*f]);
+    const bool is_recording = subject_.kind == Subject::Kind::kRecording;
+    const std::string action = found_.dropped > 0        ? "raise the limit, and " + Again()
+                               : is_recording            ? "look again when the process has ended, or record it anew"
+                               : !problems.empty()       ? "repair the cause, and " + Again()
+                               : series_.restart.empty() ? "get the file again: it was changed, or is damaged"
+                                                         : "give the profiles of one process";
     problems.insert(problems.end(), subject_.problems.begin(), subject_.problems.end());
     if (!series_.restart.empty()) problems.push_back(series_.restart);
     if (problems.empty()) return;
-    Finding& finding = AddEvent(FindingCode::kIncomplete, "", "what is missing has no size");
-    finding.sentence = Cat("the data are not complete: ", problems[0],
-                           problems.size() == 1 ? "" : Cat(" (and ", problems.size() - 1, " more)"));
-    finding.evidence = "the data say so, or contradict themselves";
-    finding.action = "the other findings hold for what was recorded; repair the cause, and record again";
-    finding.next = Command("explain --json");
+    Add(FindingCode::kIncomplete, "", Sure::kHigh,
+        {Cat("the data are not complete: ", problems[0],
+             problems.size() == 1 ? "" : Cat(" (and ", problems.size() - 1, " more)")),
+         "the data say so, or contradict themselves", Cat("the other findings hold for what was recorded; ", action),
+         Command("explain --json")})
+        .unknown["bytes"] = "what is missing has no size";
   }
 
-  void AddFailure(const std::string& memory, const std::string& text, const std::string& next) {
-    Finding& finding = Add(FindingCode::kOutOfMemory, memory);
-    NoGrowth(finding);
+  void AddWarnings(const ProfileSet::File& file) {
+    const bool is_last = &file == &profiles_.files()[series_.files.back()];
+    for (const std::string& warning : file.info.warnings) {
+      const size_t failed = warning.find("ut of memory on ");
+      if (failed != std::string::npos) {
+        const size_t begin = failed + 16;
+        std::string device = warning.substr(begin, warning.find_first_of(",; ", begin) - begin);
+        if (!device.empty() && device.back() == ':') device.pop_back();
+        AddFailure(device, warning, is_last ? Command("top") : "hbmprof top " + SourcesText({file.path}), is_last);
+      } else if (is_last) {
+        OffSince({warning}).empty() ? found_.problems.push_back(warning) : AddOff(warning);
+      }
+    }
+  }
+
+  // One failure can be stated twice: by the allocator, and by the report. Later profiles state it again, `is_last`.
+  void AddFailure(const std::string& memory, const std::string& text, const std::string& next, bool is_last = true) {
+    const auto known = absl::c_find_if(found_.findings, [&](const Finding& other) {
+      return other.code == FindingCode::kOutOfMemory && (other.memory.empty() || other.memory == memory);
+    });
+    if (known != found_.findings.end()) {
+      if (is_last) known->evidence += "; " + text;
+      return;
+    }
+    Finding& finding =
+        Add(FindingCode::kOutOfMemory, memory, Sure::kHigh,
+            {text, absl::StartsWith(text, "PyTorch") ? "PyTorch reported it" : "the call that failed says so",
+             "see what held the memory then, and make the largest part smaller", next});
     NameLargest(finding);
-    finding.sentence = text;
-    finding.evidence = finding.function.empty()
-                           ? "the program or its allocator reported it"
-                           : Cat("the program or its allocator reported it; ", finding.function, " has ",
-                                 Bytes(*finding.bytes), " of the memory in use, more than others");
-    finding.action = "see what held the memory then, and make the largest part smaller";
-    finding.next = next;
+    if (finding.function.empty()) return;
+    finding.evidence +=
+        Cat("; ", finding.function, " has ", Bytes(*finding.bytes), " of the memory in use, more than others");
   }
 
   // Sets the function with most memory, and its bytes.
   void NameLargest(Finding& finding) const {
-    absl::flat_hash_map<uint32_t, int64_t> stacks;
-    for (size_t s = 0; s < now_.samples.size(); ++s) {
-      AddTo(stacks[now_.samples[s].stack], profiles_.Value(now_, s, type_));
-    }
-    std::map<std::pair<std::string, std::string>, int64_t> functions;
-    for (const auto& [number, value] : stacks) {
-      const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(number);
-      if (!stack.empty()) AddTo(functions[{stack[0].name, stack[0].Position()}], value);
-    }
-    const auto most = absl::c_max_element(functions, [](const auto& a, const auto& b) { return a.second < b.second; });
-    if (most == functions.end() || most->second <= 0 || unit_ != "bytes") {
-      finding.unknown.emplace_back(
-          "bytes", unit_ == "bytes" ? "no recorded memory is in use" : "the sample type does not count bytes");
+    const size_t file = series_.files[series_.end - 1];
+    const std::vector<Sums::Row> rows = Sums(profiles_, {{file, file + 1}}, type_, Grouping()).Rows(false);
+    if (rows.empty() || rows[0].flat[1] <= 0 || unit_ != "bytes") {
+      finding.unknown["bytes"] =
+          unit_ == "bytes" ? "no recorded memory is in use" : "the sample type does not count bytes";
       return;
     }
-    std::tie(finding.function, finding.position) = most->first;
-    finding.bytes = most->second;
+    finding.function = rows[0].name;
+    finding.position = rows[0].position;
+    finding.bytes = rows[0].flat[1];
   }
 
   void AddOff(const std::string& warning) {
-    found_.is_recording = false;
-    Finding& finding = AddEvent(FindingCode::kRecordingOff, "", "nothing was recorded since then");
-    finding.sentence = warning;
-    finding.evidence = "the process says so";
-    finding.action = "save a profile (hbmprof dump), then turn recording on: it begins without all that is live now";
-    const std::string pid = now_.info.processes.empty() ? "" : now_.info.processes[0].Text("pid");
-    finding.next = Cat("hbmprof control ", pid.empty() ? "PROCESS" : pid, " tracking on");
+    found_.off_since = OffSince({warning});
+    const bool is_running = subject_.kind == Subject::Kind::kProcess;
+    Add(FindingCode::kRecordingOff, "", Sure::kHigh,
+        {warning, "the process says so",
+         is_running ? "save a profile (hbmprof dump), then turn recording on: it begins without all that is live now"
+                    : Cat("if the process still runs, turn recording on; else ", Again(), ", and leave it on"),
+         subject_.is_detached ? Cat("hbmprof attach ", subject_.sources)
+         : is_running         ? Cat("hbmprof control ", subject_.sources, " tracking on")
+                              : "hbmprof ps"})
+        .unknown["bytes"] = "nothing was recorded since then";
   }
 
   const ProfileSet& profiles_;
@@ -530,6 +576,31 @@ class Finder {
   Findings found_;
 };
 
+// Returns `text` as one word for a shell.
+std::string Quoted(const std::string& text) {
+  constexpr char kPlain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=";
+  return text.find_first_not_of(kPlain) == std::string::npos
+             ? text
+             : Cat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
+}
+
+// Returns a pattern that a shell expands to these files and to no others; "" if there is none.
+std::string PatternOf(std::vector<std::string> files) {
+  absl::c_sort(files);
+  const std::string& first = files.front();
+  const std::string start(first.begin(), absl::c_mismatch(first, files.back()).first);
+  for (const std::string& begin : {start.substr(0, start.rfind('/') + 1), start}) {
+    const std::string pattern = begin + "*.pb.gz";
+    glob_t found = {};
+    std::vector<std::string> names;
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) names.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+    absl::c_sort(names);
+    if (names == files && Quoted(begin) == begin) return pattern;
+  }
+  return "";
+}
+
 }  // namespace
 
 const char* FindingName(FindingCode code) {
@@ -541,8 +612,9 @@ const char* FindingName(FindingCode code) {
 
 void RankFindings(std::vector<Finding>& findings) {
   absl::c_stable_sort(findings, [](const Finding& a, const Finding& b) {
-    return std::make_tuple(a.code, -a.per_second.value_or(0), -a.bytes.value_or(a.growth), a.function, a.memory) <
-           std::make_tuple(b.code, -b.per_second.value_or(0), -b.bytes.value_or(b.growth), b.function, b.memory);
+    return std::make_tuple(a.is_advice, a.code, -a.per_second.value_or(0), -a.bytes.value_or(a.growth), a.function,
+                           a.memory) < std::make_tuple(b.is_advice, b.code, -b.per_second.value_or(0),
+                                                       -b.bytes.value_or(b.growth), b.function, b.memory);
   });
 }
 
@@ -573,16 +645,15 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
     for (const auto& [key, type_name] : kTotals) {
       const std::optional<size_t> type = profiles.FindType(type_name);
       if (!type.has_value()) continue;
-      std::map<uint32_t, int64_t> of_labels;
-      for (size_t s = 0; s < file.samples.size(); ++s) {
-        AddTo(of_labels[file.samples[s].labels], profiles.Value(file, s, *type));
-      }
+      const ProfileSet::LabelGroups groups = profiles.GroupLabels({"device", "kind"});
       std::map<std::pair<std::string, std::string>, int64_t> sums;
-      for (const auto& [labels, bytes] : of_labels) {
-        const std::string kind = profiles.LabelText(labels, "kind");
-        AddTo(
-            sums[{profiles.LabelText(labels, "device"), kind == "managed" || kind == "pinned_host" ? kind : "device"}],
-            bytes);
+      std::vector<int64_t> of_group(groups.values.size());
+      for (size_t s = 0; s < file.samples.size(); ++s) {
+        AddTo(of_group[groups.of_set[file.samples[s].labels]], profiles.Value(file, s, *type));
+      }
+      for (size_t i = 0; i < of_group.size(); ++i) {
+        const std::string& kind = groups.values[i][1];
+        AddTo(sums[{groups.values[i][0], kind == "managed" || kind == "pinned_host" ? kind : "device"}], of_group[i]);
       }
       for (const Device& device : file.info.devices) {
         const std::optional<int64_t> stated = device.Number(key);
@@ -613,7 +684,7 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
   finding.sure = Sure::kMedium;
   const std::string& unit = profiles.types()[type].unit;
   if (unit == "bytes") finding.bytes = Magnitude(distance);
-  NoGrowth(finding);
+  finding.unknown["bytes"] = "the sample type does not count bytes";
   finding.sentence = Cat("rank ", result.ranks[row.outlier.first].name, " has ", FormatValue(row.outlier.second, unit),
                          ", ", FormatValue(Magnitude(distance), unit), distance > 0 ? " more" : " less",
                          " than the median of ", result.ranks.size(), " ranks");
@@ -624,16 +695,13 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
 }
 
 std::string SourcesText(const std::vector<std::string>& sources) {
-  constexpr size_t kMost = 1000;
+  constexpr size_t kShort = 100;
+  constexpr size_t kMost = 300;
   std::string text;
-  for (size_t i = 0; i < sources.size() && text.size() <= kMost; ++i) {
-    const bool is_plain =
-        sources[i].find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:@%+,=") ==
-        std::string::npos;
-    text += Cat(i == 0 ? "" : " ",
-                is_plain ? sources[i] : Cat("'", absl::StrReplaceAll(sources[i], {{"'", "'\\''"}}), "'"));
-  }
-  return text.size() > kMost ? "SOURCE..." : text;
+  for (const std::string& source : sources) text += Cat(text.empty() ? "" : " ", Quoted(source));
+  if (sources.size() < 2 || text.size() <= kShort) return text;
+  const std::string pattern = PatternOf(sources);
+  return !pattern.empty() ? pattern : text.size() <= kMost ? text : "SOURCE...";
 }
 
 }  // namespace hbmprof::tool

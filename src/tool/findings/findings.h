@@ -29,32 +29,40 @@ const char* FindingName(FindingCode code);
 inline constexpr int64_t kAgeSeconds = 17;
 
 struct Finding {
+  static constexpr char kNoGrowth[] = "it is a state, not growth";
+
   FindingCode code = FindingCode::kLeak;
   Sure sure = Sure::kHigh;
   std::string process;   // the name of its source; "" in an answer on one source
   std::string memory;    // "GPU:0"; "" if it is not of one memory
   std::string function;  // whose memory it is; "" if it is not of one function
-  std::string position;  // of the function: "file.cc:12", or its binary in brackets
+  std::string position;  // of the function, as Sums::Row::position
   std::string callers;   // "f < g < h", the innermost first
   std::string counter;   // such as "requests"; "" if there is none
   std::optional<int64_t> bytes;
   std::optional<double> per_second;
   std::optional<double> per_count;  // growth for each unit of the counter `counter`
   std::optional<double> seconds_to_limit;
-  std::vector<std::pair<std::string, std::string>> unknown;  // the names of the numbers without a value, and why
-  std::string sentence;                                      // what is wrong
-  std::string evidence;                                      // how this is known
-  std::string action;                                        // what to do
-  std::string next;                                          // the command that shows more
+  // Why the number of this name is not known, if it has no value.
+  std::map<std::string, std::string> unknown = {
+      {"per_second", kNoGrowth}, {"per_count", kNoGrowth}, {"seconds_to_limit", kNoGrowth}};
+  std::string sentence;  // what is wrong
+  std::string evidence;  // how this is known
+  std::string action;    // what to do
+  std::string next;      // the command that shows more
 
   // Of kLeak and kGrows:
   int64_t growth = 0;             // in the unit of the sample type
-  std::optional<uint32_t> stack;  // the one with the most growth; not set: all that are no leaks
+  std::optional<uint32_t> stack;  // the one with the most growth
   std::vector<std::pair<std::string, std::string>> labels;
 
-  bool is_minor = false;  // a possible leak of few bytes, as most programs have some
+  size_t others = 0;      // the call stacks that grow together with `stack`, and none of them enough by itself
+  bool is_minor = false;  // a possible leak that is small for the device
+  bool is_tiny = false;   // a possible leak that is small for the program's memory, as most programs have some
 
-  bool is_growth() const { return code == FindingCode::kLeak || code == FindingCode::kGrows; }
+  // Of kIdlePool: the bytes of whole free segments, which the pool can return.
+  std::optional<int64_t> returnable;
+  bool is_advice = false;  // nothing is wrong, but memory can be saved: does not set the exit code
 };
 
 // The memory of one device.
@@ -62,7 +70,7 @@ struct MemoryUse {
   std::string name;
   int64_t in_use = 0;  // as the driver counts it, if it does
   std::optional<int64_t> limit;
-  int64_t peak = 0;                                    // of the recorded memory
+  std::optional<int64_t> peak;                         // of the recorded memory
   std::vector<std::pair<std::string, int64_t>> parts;  // of `in_use`
 };
 
@@ -70,16 +78,21 @@ struct MemoryUse {
 struct Subject {
   std::string name;                   // "llm_server (4242)"
   std::string sources;                // as on a command line
+  std::string state;                  // of a recording: its last state, as on a command line
   std::string counter;                // for Finding::per_count; ""
   std::vector<std::string> problems;  // what its recording lacks
   // The bytes of other processes on each device, by name; a device that is not here: not known.
   std::map<std::string, int64_t> others;
+  // Of a recording: by device, the bytes of the segments of pools without a live block.
+  std::map<std::string, int64_t> free_segments;
   // Of a recording: the allocations that failed, and the command that shows the memory at the last one.
   std::string failures;
   std::string next_of_failures;
+  bool is_detached = false;  // of a process: LiveProcess::is_detached
+  // What the profiles are from. Only a process is known to run.
+  enum class Kind { kFiles, kRecording, kProcess } kind = Kind::kFiles;
 };
 
-// The answer on one program.
 struct Findings {
   std::string name;
   std::string unit;               // of Finding::growth
@@ -92,13 +105,13 @@ struct Findings {
   // How far the data can be trusted.
   bool is_since_start = true;         // else since hbmprof was attached to the program
   int64_t dropped = 0;                // allocations
-  bool is_recording = true;           // at the end of the data
-  bool is_all_freed = false;          // nothing is in use any more, so nothing can be kept too long
+  std::string off_since;              // OffSince of the last profile
+  bool is_all_freed = false;          // the program holds nothing (IsFreed) but has
+  bool is_ours = true;                // else the profile of another tool, which says none of this
   std::vector<std::string> problems;  // what the data lack
   std::vector<std::string> notes;     // what a reader of the data should know besides
 
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth
-  SiteGrowth rest;                // all those that are no leaks, judged as one
 };
 
 // As OrderDumps. If `*counter` is "", sets it to the only counter of the last profile, if its values can be used.
@@ -117,7 +130,8 @@ Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t
 // label of LabelRanks.
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
-// Returns the sources as a part of a command line, quoted for a shell; "SOURCE..." if that has more than 1,000 bytes.
+// Returns the sources as a part of a command line for a shell: many profiles as a pattern that stands for no others;
+// "SOURCE..." if there is none and the names have more than 300 bytes.
 std::string SourcesText(const std::vector<std::string>& sources);
 
 // Sorts findings in the order in which they are shown.
@@ -126,6 +140,8 @@ void RankFindings(std::vector<Finding>& findings);
 // Renderings of the result. `number` is the place of the finding, from 1 on.
 Json FindingJson(const Finding& finding, size_t number);
 Json SourceJson(const Findings& findings);
+// For pages: {"findings": those that are not minor, in their order, "trust": text, which says if there is no finding}.
+Json PageJson(const Findings& findings);
 // For PrintVisible: several lines; the headline; the line on trust.
 std::string FindingText(const Finding& finding, size_t number);
 std::string HeadText(const Findings& findings);

@@ -7,6 +7,10 @@
 namespace hbmprof::tool {
 namespace {
 
+constexpr char kNotOurs[] = "not a profile of hbmprof: it states no peak and no limit, and not what it lacks";
+
+Json JsonOf(const std::optional<int64_t>& value) { return value.has_value() ? Json(*value) : Json(); }
+
 // Returns the nearest whole number; null without a value and for one that an int64 cannot hold.
 Json WholeJson(const std::optional<double>& value) {
   constexpr double kBound = 9e18;
@@ -28,26 +32,29 @@ Json FindingJson(const Finding& finding, size_t number) {
   if (!finding.labels.empty()) {
     json["labels"] = ObjectOf({finding.labels.begin(), finding.labels.end()});
   }
-  std::vector<std::pair<std::string, std::string>> reasons = finding.unknown;
-  const auto number_of = [&](const char* key, const std::optional<double>& value) {
-    json[key] = WholeJson(value);
-    if (value.has_value() && json[key].is_null()) reasons.emplace_back(key, "it is too large");
-  };
-  json["bytes"] = finding.bytes.has_value() ? Json(*finding.bytes) : Json();
-  number_of("per_second", finding.per_second);
-  number_of("per_count", finding.per_count);
-  if (finding.per_count.has_value()) json["counter"] = finding.counter;
-  number_of("seconds_to_limit", finding.seconds_to_limit);
   // Reasons that are equal are written once.
   std::vector<std::pair<std::string, Json>> unknown;
-  for (const auto& [name, why] : reasons) {
-    const auto same = absl::c_find_if(unknown, [&why = why](const auto& entry) { return entry.second == why; });
-    if (same == unknown.end()) {
-      unknown.emplace_back(name, why);
+  const auto number_of = [&](const char* key, const Json& value, bool is_known) {
+    json[key] = value;
+    if (!value.is_null()) return;
+    const Json why = is_known ? "it is too large" : ValueOr(finding.unknown, key);
+    const auto same = absl::c_find_if(unknown, [&](const auto& entry) { return entry.second == why; });
+    if (same != unknown.end()) {
+      same->first += Cat(",", key);
     } else {
-      same->first += "," + name;
+      unknown.emplace_back(key, why);
     }
-  }
+  };
+  const auto rounded = [&](const char* key, const std::optional<double>& value) {
+    number_of(key, WholeJson(value), value.has_value());
+  };
+  number_of("bytes", JsonOf(finding.bytes), false);
+  rounded("per_second", finding.per_second);
+  rounded("per_count", finding.per_count);
+  if (finding.per_count.has_value()) json["counter"] = finding.counter;
+  rounded("seconds_to_limit", finding.seconds_to_limit);
+  if (finding.code == FindingCode::kIdlePool) number_of("returnable", JsonOf(finding.returnable), false);
+  if (finding.is_advice) json["advice"] = true;
   if (!unknown.empty()) json["unknown"] = ObjectOf(std::move(unknown));
   text("sentence", finding.sentence);
   text("evidence", finding.evidence);
@@ -62,17 +69,33 @@ Json SourceJson(const Findings& findings) {
   json["profiles"] = findings.dumps;
   Json& memories = json["memories"] = Json::array();
   for (const MemoryUse& memory : findings.memories) {
-    Json& entry = memories.emplace_back(Json{{"name", memory.name}, {"in_use", memory.in_use}, {"peak", memory.peak}});
-    entry["limit"] = memory.limit.has_value() ? Json(*memory.limit) : Json();
+    Json& entry = memories.emplace_back(Json{{"name", memory.name}, {"in_use", memory.in_use}});
+    entry["peak"] = JsonOf(memory.peak);
+    entry["limit"] = JsonOf(memory.limit);
     Json& parts = entry["parts"] = Json::object();
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }
-  json["trust"] = {{"recording", findings.is_recording},           {"since_start", findings.is_since_start},
-                   {"all_freed", findings.is_all_freed},           {"dropped", findings.dropped},
-                   {"growth_judged", findings.not_judged.empty()}, {"problems", findings.problems}};
+  const auto of_ours = [&](Json value) { return findings.is_ours ? std::move(value) : Json(); };
+  json["trust"] = {{"recording", of_ours(findings.off_since.empty())},
+                   {"since_start", of_ours(findings.is_since_start && findings.off_since.empty())},
+                   {"all_freed", findings.is_all_freed},
+                   {"dropped", of_ours(findings.dropped)},
+                   {"growth_judged", findings.not_judged.empty()},
+                   {"problems", findings.problems}};
+  if (!findings.is_ours) json["trust"]["unknown"] = {{"recording,since_start,dropped,peak,limit", kNotOurs}};
   if (!findings.notes.empty()) json["trust"]["notes"] = findings.notes;
   if (!findings.not_judged.empty()) json["trust"]["not_judged"] = findings.not_judged;
   return json;
+}
+
+Json PageJson(const Findings& findings) {
+  Json list = Json::array();
+  for (const Finding& finding : findings.findings) {
+    if (!finding.is_minor) list.push_back(FindingJson(finding, list.size() + 1));
+  }
+  const bool is_judged = findings.not_judged.empty();
+  const std::string trust = Cat(list.empty() ? Cat(NoFindingText(is_judged), ". ") : "", TrustText(findings));
+  return {{"findings", std::move(list)}, {"trust", trust}};
 }
 
 std::string FindingText(const Finding& finding, size_t number) {
@@ -80,7 +103,7 @@ std::string FindingText(const Finding& finding, size_t number) {
   const Tone tone =
       finding.code == FindingCode::kLeak || finding.code == FindingCode::kOutOfMemory ? Tone::kGrowth : Tone::kWarning;
   std::string text =
-      Cat(Colored(Cat(number, ". ", FindingName(finding.code)), tone), "  ",
+      Cat(Colored(Cat(number, finding.is_advice ? ". advice: " : ". ", FindingName(finding.code)), tone), "  ",
           finding.process.empty() ? "" : Visible(finding.process) + ": ", Visible(finding.sentence), "\n");
   if (!finding.callers.empty()) {
     text +=
@@ -99,7 +122,8 @@ std::string HeadText(const Findings& findings) {
   for (size_t i = 0; i < findings.memories.size(); ++i) {
     const MemoryUse& memory = findings.memories[i];
     text += Cat(findings.memories.size() == 1 ? " " : "\n  ", Visible(memory.name), " ", Bytes(memory.in_use),
-                memory.limit.has_value() ? " of " + Bytes(*memory.limit) : "", " in use, peak ", Bytes(memory.peak));
+                memory.limit.has_value() ? " of " + Bytes(*memory.limit) : "", " in use",
+                memory.peak.has_value() ? ", recorded peak " + Bytes(*memory.peak) : "");
     for (size_t p = 0; p < memory.parts.size(); ++p) {
       text += Cat(p == 0 ? ": " : ", ", Bytes(memory.parts[p].second), " ", Visible(memory.parts[p].first));
     }
@@ -112,14 +136,21 @@ const char* NoFindingText(bool is_judged) {
 }
 
 std::string TrustText(const Findings& findings) {
-  std::string text = "trust: ";
-  if (findings.problems.empty())
-    text += Cat("complete since ", findings.is_since_start ? "the start" : "hbmprof was attached", "; ");
-  for (size_t i = 0; i < findings.problems.size() && i < 3; ++i) text += Visible(findings.problems[i]) + "; ";
-  text += Cat(findings.dropped, " dropped; recording ", findings.is_recording ? "on" : "OFF");
-  if (findings.is_all_freed) text += "; all memory was freed before the end, so what was kept until then is not seen";
-  if (!findings.not_judged.empty()) text += Cat("; growth NOT judged: ", Visible(findings.not_judged));
-  text += "\n";
+  constexpr size_t kMost = 3;
+  const std::vector<std::string>& problems = findings.problems;
+  std::vector<std::string> parts(problems.begin(),
+                                 problems.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, problems.size())));
+  if (findings.is_ours) {
+    const char* const start = findings.is_since_start ? "the start" : "hbmprof was attached";
+    const bool is_recording = findings.off_since.empty();
+    if (problems.empty() && is_recording) parts.push_back(Cat("complete since ", start));
+    parts.push_back(Cat(findings.dropped, " dropped"));
+    parts.push_back(is_recording ? "recording on" : Cat("recording OFF since ", findings.off_since));
+  } else {
+    parts.emplace_back(kNotOurs);
+  }
+  if (!findings.not_judged.empty()) parts.push_back("growth NOT judged: " + findings.not_judged);
+  std::string text = Cat("trust: ", Visible(absl::StrJoin(parts, "; ")), "\n");
   for (const std::string& note : findings.notes) text += Cat("note: ", Visible(note), "\n");
   return text;
 }

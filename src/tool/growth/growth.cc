@@ -175,8 +175,8 @@ class SiteJudge {
 std::vector<bool> StacksWithoutVerdict(const ProfileSet& profiles) {
   std::vector<bool> stacks(profiles.stacks().size());
   for (uint32_t i = 0; i < stacks.size(); ++i) {
-    if (profiles.stacks().length(i) == 0) continue;
-    const auto& frames = profiles.locations()[*profiles.stacks().begin(i)].frames;
+    if (profiles.stacks()[i].empty()) continue;
+    const auto& frames = profiles.locations()[profiles.stacks()[i][0]].frames;
     if (frames.empty()) continue;
     const std::string& name = profiles.text(profiles.functions()[frames[0].function].name);
     stacks[i] = name == "[before attach]" || internal::IsIdleMemoryFrame(name);
@@ -189,7 +189,9 @@ std::vector<bool> StacksWithoutVerdict(const ProfileSet& profiles) {
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by) {
   const std::vector<bool> has_no_verdict = StacksWithoutVerdict(profiles);
-  const ProfileSet::LabelGroups groups = profiles.GroupLabels(by);
+  std::vector<std::string> keys = by;
+  keys.emplace_back("device");
+  const ProfileSet::LabelGroups groups = profiles.GroupLabels(keys);
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const SiteJudge judge(profiles, series, type);
@@ -205,6 +207,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
       if (is_new) {
         SiteGrowth& site = sites.emplace_back();
         site.stack = sample.stack;
+        site.device = groups.values[group].back();
         for (size_t l = 0; l < by.size(); ++l) {
           const std::string& value = groups.values[group][l];
           if (!value.empty()) site.labels.emplace_back(by[l], value);
@@ -225,8 +228,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     progress.Advance(1);
   }
   absl::c_sort(sites, [](const SiteGrowth& a, const SiteGrowth& b) {
-    return std::make_tuple(a.verdict, -a.growth, a.stack, a.labels) <
-           std::make_tuple(b.verdict, -b.growth, b.stack, b.labels);
+    return std::make_tuple(a.verdict, -a.growth, a.stack, a.device, a.labels) <
+           std::make_tuple(b.verdict, -b.growth, b.stack, b.device, b.labels);
   });
   return sites;
 }

@@ -6,12 +6,13 @@
 #include "src/tool/growth/judge.h"
 #include "src/tool/profile/profile.h"
 #include "src/tool/profile/series.h"
-#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
+// The memory of a call stack on one device.
 struct SiteGrowth {
   uint32_t stack = 0;
+  std::string device;                                       // the label; "" if there is none
   std::vector<std::pair<std::string, std::string>> labels;  // those with the keys `by`
   std::vector<int64_t> values;                              // by dump
 
@@ -25,14 +26,13 @@ struct SiteGrowth {
   Ages ages;          // at the last judged dump; empty if unknown
   int64_t freed = 0;  // buffers until then
 
-  // Whether its memory is or may be a leak.
   bool grows() const { return verdict == Verdict::kLeak || verdict == Verdict::kPerhaps; }
 };
 
 // Returns every call stack with its verdict, sorted by verdict (leaks first) and then by growth (the largest first).
-// Sums the samples of a stack over all labels except those with the keys `by`. Leaves out memory from before the
-// program was attached to, and idle memory of pools: its stack is that of a call that made the pool grow. REQUIRES: the
-// dumps can be judged.
+// Sums the samples of a stack over all labels except the device and those with the keys `by`. Leaves out memory from
+// before the program was attached to, and idle memory of pools: its stack is that of a call that made the pool grow.
+// REQUIRES: the dumps can be judged.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,
                                    const std::vector<std::string>& by = {});
 

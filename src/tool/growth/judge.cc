@@ -1,5 +1,6 @@
 #include "src/tool/growth/judge.h"
 
+#include <boost/math/statistics/bivariate_statistics.hpp>
 #include <cmath>
 
 namespace hbmprof::tool {
@@ -13,28 +14,6 @@ double At(const std::vector<double>& times, const std::vector<double>& values, d
   while (i + 1 < values.size() && times[i] < time) ++i;
   const double share = (time - times[i - 1]) / (times[i] - times[i - 1]);
   return values[i - 1] + Clamped(share, 0, 1) * (values[i] - values[i - 1]);
-}
-
-// Returns the coefficient of determination of the least-squares line: 1 if the values are on a line.
-double Straightness(const Course& course) {
-  const auto n = static_cast<double>(course.at.size());
-  double mean_t = 0;
-  double mean_v = 0;
-  for (size_t i = 0; i < course.at.size(); ++i) {
-    mean_t += course.at[i] / n;
-    mean_v += course.in_use[i] / n;
-  }
-  double tt = 0;
-  double tv = 0;
-  double vv = 0;
-  for (size_t i = 0; i < course.at.size(); ++i) {
-    const double t = course.at[i] - mean_t;
-    const double v = course.in_use[i] - mean_v;
-    tt += t * t;
-    tv += t * v;
-    vv += v * v;
-  }
-  return vv > 0 ? tv / tt * (tv / vv) : 0;
 }
 
 // Thresholds of the totals. benchmarks/LEAKS.md has the precision of the verdicts.
@@ -212,7 +191,8 @@ Judgement Judge(const Course& course) {
   };
   const double late_rise = last_third(high) / (high.back() - high.front());
   if (late_rise < kLateRise) return judgement;
-  const double straightness = Straightness(course);
+  // The coefficient of determination of the least-squares line: 1 if the values are on a line.
+  const double straightness = std::pow(boost::math::statistics::correlation_coefficient(course.at, v), 2);
   judgement.is_steady = straightness >= kStraight && late_rise >= kLeakLateRise;
   const bool is_leak = judgement.is_steady && v.size() >= kEnoughDumps;
   judgement.verdict = is_leak ? Verdict::kLeak : Verdict::kPerhaps;

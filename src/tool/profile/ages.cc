@@ -81,18 +81,14 @@ absl::Status LabelBirths(int64_t older, pprof::Profile* profile) {
     return InvalidArgument("does not state its process's uptime, so the ages of its buffers are not known");
   }
   const int64_t latest = older == 0 ? INT64_MAX : Minus(*uptime, older);
-  const auto number_of = [&](const std::string& text) {
-    const auto& table = profile->string_table();
-    return static_cast<int64_t>(absl::c_find(table, text) - table.begin());
-  };
+  StringTable table(*profile);
   const auto type_named = [&](const std::string& text) {
     const auto& types = profile->sample_type();
-    const int64_t number = number_of(text);
+    const int64_t number = table.Of(text);
     return absl::c_find_if(types, [&](const auto& type) { return type.type() == number; }) - types.begin();
   };
   const std::ptrdiff_t types[] = {type_named("inuse_objects"), type_named("inuse_space")};
   if (std::max(types[0], types[1]) == profile->sample_type_size()) return absl::OkStatus();
-  StringTable table(*profile);
   const int64_t texts[] = {table.Of(kBirthLabel), table.Of("seconds")};
   const int samples = profile->sample_size();
   for (int s = 0; s < samples; ++s) {

@@ -30,9 +30,8 @@ struct Ages {
   void Add(const Ages& other);
 };
 
-// The label of LabelBirths.
 inline constexpr char kBirthLabel[] = "birth";
-// Replaces the ages of the samples by labels, for pprof: splits each sample by the birth classes of its live buffers.
+// Replaces the ages of the samples by labels: splits each sample by the birth classes of its live buffers.
 // The label `birth` is the begin of the class in seconds after the start of the process. Sums stay the same. If `older`
 // is not 0, only classes all of whose buffers are older than this number of seconds get a label; the rest of a sample
 // stays in one. Errors: kInvalidArgument if the profile has no ages, or if `older` is not 0 and the profile is of

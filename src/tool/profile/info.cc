@@ -1,42 +1,19 @@
 #include "src/tool/profile/info.h"
 
-#include <charconv>
+#include "src/protocol/http_query.h"
 
 namespace hbmprof::tool {
-namespace {
-
-std::string Decode(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
-      plain += static_cast<char>(byte);
-      i += 2;
-    } else {
-      plain += text[i];
-    }
-  }
-  return plain;
-}
-
-}  // namespace
 
 Comment::Comment(std::string_view text) {
-  bool first = true;
-  while (!text.empty()) {
-    const size_t space = std::min(text.find(' '), text.size());
-    const std::string_view part = text.substr(0, space);
-    text.remove_prefix(std::min(space + 1, text.size()));
-    const size_t equals = part.find('=');
-    if (first) {
-      word = part;
-    } else if (equals == std::string_view::npos) {
-      name += (name.empty() ? "" : " ") + Decode(part);
+  const auto decode = [](std::string_view part) { return internal::DecodeUrl(part, '+'); };
+  const std::vector<std::string> parts = absl::StrSplit(std::string(text), ' ');
+  word = parts[0];
+  for (size_t i = 1; i < parts.size(); ++i) {
+    if (const size_t equals = parts[i].find('='); equals != std::string::npos) {
+      values[decode(parts[i].substr(0, equals))] = decode(parts[i].substr(equals + 1));
     } else {
-      values[Decode(part.substr(0, equals))] = Decode(part.substr(equals + 1));
+      name += (name.empty() ? "" : " ") + decode(parts[i]);
     }
-    first = false;
   }
 }
 
@@ -53,19 +30,16 @@ ProfileInfo::Device::Device(Comment comment) : Comment(std::move(comment)), spac
 
 void ProfileInfo::Add(std::string_view text) {
   Comment comment(text);
-  if (comment.word == "device") {
-    devices.emplace_back(std::move(comment));
-  } else if (comment.word == "warning") {
-    if (comment.values.count("text") > 0) warnings.push_back(comment.Text("text"));
-  } else if (comment.word == "tracker") {
-    trackers.push_back(std::move(comment));
-  } else if (comment.word == "hbmprof") {
-    processes.push_back(std::move(comment));
-  } else if (comment.word == "environment") {
-    environments.push_back(std::move(comment));
-  } else if (comment.word == "counter") {
-    counters.push_back(std::move(comment));
+  for (const auto& [word, list] : {std::pair("tracker", &trackers), std::pair("hbmprof", &processes),
+                                   std::pair("environment", &environments), std::pair("counter", &counters)}) {
+    if (comment.word == word) return list->push_back(std::move(comment));
   }
+  if (comment.word == "warning" && comment.values.count("text") > 0) warnings.push_back(comment.Text("text"));
+  if (comment.word == "device") devices.emplace_back(std::move(comment));
+}
+
+bool IsPause(const std::string& warning) {
+  return warning.rfind("Recording was off ", 0) == 0 || !OffSince({warning}).empty();
 }
 
 std::string OffSince(const std::vector<std::string>& warnings) {
@@ -75,6 +49,12 @@ std::string OffSince(const std::vector<std::string>& warnings) {
     return warning.substr(kBegin.size(), warning.find(": ", kBegin.size()) - kBegin.size());
   }
   return "";
+}
+
+int64_t ProfileInfo::Dropped() const {
+  int64_t dropped = 0;
+  for (const Comment& tracker : trackers) AddTo(dropped, tracker.Number("dropped_records").value_or(0));
+  return dropped;
 }
 
 std::optional<int64_t> ProfileInfo::UptimeSeconds() const {

@@ -38,11 +38,14 @@ struct ProfileInfo {
   std::vector<std::string> warnings;
 
   void Add(std::string_view comment);
+  int64_t Dropped() const;  // allocations that were not recorded, because a limit was reached
   // Of the process, or of the oldest one if there are several; no value if it is not known. Does not show that samples
   // have ages.
   std::optional<int64_t> UptimeSeconds() const;
 };
 
+// Returns whether a warning of a process says that recording is off, or was off.
+bool IsPause(const std::string& warning);
 // Returns the time since when the process has not recorded, as one of its warnings (Snapshot::warnings) says; "" if it
 // records.
 std::string OffSince(const std::vector<std::string>& warnings);

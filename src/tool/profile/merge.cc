@@ -2,25 +2,18 @@
 
 #include "src/export/gzip.h"
 #include "src/tool/profile/profile.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
 // Translates the ids and strings of one profile to those of the result.
 class ProfileMerger::Adder {
  public:
-  Adder(ProfileMerger& merger, const RawProfile& raw) : merger_(merger), raw_(raw), message_(raw.message()) {
-    for (const pprof::Mapping& one : message_.mapping()) raw_mappings_[one.id()] = &one;
-    for (const pprof::Function& one : message_.function()) raw_functions_[one.id()] = &one;
-    for (const pprof::Location& one : message_.location()) raw_locations_[one.id()] = &one;
-  }
-
-  using Ids = absl::flat_hash_map<uint64_t, uint64_t>;
+  Adder(ProfileMerger& merger, const RawProfile& raw) : merger_(merger), raw_(raw), message_(raw.message()) {}
 
   int64_t Text(int64_t index) { return merger_.texts_.Of(std::string(raw_.text(index))); }
 
   uint64_t Mapping(uint64_t id) {
-    return IdOf(id, raw_mappings_, mappings_, merger_.mappings_, merger_.result_.mutable_mapping(),
+    return IdOf(id, message_.mapping(), mappings_, merger_.mappings_, merger_.result_.mutable_mapping(),
                 [this](pprof::Mapping& mapping) {
                   mapping.set_filename(Text(mapping.filename()));
                   mapping.set_build_id(Text(mapping.build_id()));
@@ -28,7 +21,7 @@ class ProfileMerger::Adder {
   }
 
   uint64_t Function(uint64_t id) {
-    return IdOf(id, raw_functions_, functions_, merger_.functions_, merger_.result_.mutable_function(),
+    return IdOf(id, message_.function(), functions_, merger_.functions_, merger_.result_.mutable_function(),
                 [this](pprof::Function& function) {
                   function.set_name(Text(function.name()));
                   function.set_system_name(Text(function.system_name()));
@@ -37,21 +30,11 @@ class ProfileMerger::Adder {
   }
 
   uint64_t Location(uint64_t id) {
-    return IdOf(id, raw_locations_, locations_, merger_.locations_, merger_.result_.mutable_location(),
+    return IdOf(id, message_.location(), locations_, merger_.locations_, merger_.result_.mutable_location(),
                 [this](pprof::Location& location) {
                   location.set_mapping_id(Mapping(location.mapping_id()));
                   for (pprof::Line& line : *location.mutable_line()) line.set_function_id(Function(line.function_id()));
                 });
-  }
-
-  bool HasLabels(const pprof::Sample& sample, const Labels& where) const {
-    return absl::c_all_of(where, [&](const auto& wanted) {
-      return absl::c_any_of(sample.label(), [&](const pprof::Label& label) {
-        if (raw_.text(label.key()) != wanted.first) return false;
-        return label.str() != 0 ? raw_.text(label.str()) == wanted.second
-                                : std::to_string(label.num()) == wanted.second;
-      });
-    });
   }
 
   // Returns the sample with the ids of the result and without values.
@@ -76,16 +59,16 @@ class ProfileMerger::Adder {
   }
 
  private:
-  // Returns the id that an entry of `raw` has in the result's table `list`, to which it is added if it is new; 0 if
-  // there is no such entry. `translate` replaces what it refers to.
-  template <typename Entry, typename List, typename Translate>
-  static uint64_t IdOf(uint64_t id, const absl::flat_hash_map<uint64_t, const Entry*>& raw, Ids& ids,
+  // Returns the id that an entry of `raw` has in the result's table `list`, to which it is added if it is new; 0 for 0.
+  // `translate` replaces what it refers to.
+  template <typename List, typename Translate>
+  static uint64_t IdOf(uint64_t id, const List& raw, std::vector<uint64_t>& ids,
                        absl::flat_hash_map<std::string, uint64_t>& known, List* list, const Translate& translate) {
-    const auto found = raw.find(id);
-    if (found == raw.end()) return 0;
+    if (id == 0) return 0;
+    ids.resize(static_cast<size_t>(raw.size()) + 1);
     uint64_t& number = ids[id];
     if (number != 0) return number;
-    Entry entry = *found->second;
+    auto entry = raw.Get(static_cast<int>(id) - 1);
     translate(entry);
     entry.clear_id();
     number = known.try_emplace(entry.SerializeAsString(), list->size() + 1).first->second;
@@ -99,14 +82,11 @@ class ProfileMerger::Adder {
   ProfileMerger& merger_;
   const RawProfile& raw_;
   const pprof::Profile& message_;
-  absl::flat_hash_map<uint64_t, const pprof::Mapping*> raw_mappings_;
-  absl::flat_hash_map<uint64_t, const pprof::Function*> raw_functions_;
-  absl::flat_hash_map<uint64_t, const pprof::Location*> raw_locations_;
-  // From the profile's ids to those of the result.
-  Ids mappings_, functions_, locations_;
+  // By id in the profile: the id in the result; 0: not yet known.
+  std::vector<uint64_t> mappings_, functions_, locations_;
 };
 
-absl::Status ProfileMerger::Add(const RawProfile& profile, const Labels& where, const Labels& added) {
+absl::Status ProfileMerger::Add(const RawProfile& profile, const Labels& added, bool is_only) {
   const pprof::Profile& message = profile.message();
   Adder adder(*this, profile);
   if (result_.sample_type_size() == 0) {
@@ -138,7 +118,6 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, const Labels& where, 
     }
   }
   for (const pprof::Sample& sample : message.sample()) {
-    if (!adder.HasLabels(sample, where)) continue;
     pprof::Sample translated = adder.Translated(sample, added);
     const auto [found, is_new] = samples_.try_emplace(translated.SerializeAsString(), result_.sample_size());
     if (is_new) {
@@ -159,7 +138,7 @@ absl::Status ProfileMerger::Add(const RawProfile& profile, const Labels& where, 
   }
   for (const int64_t comment : message.comment()) {
     const std::string word = Comment(profile.text(comment)).word;
-    if (word == "device" || word == "pool") continue;
+    if (!is_only && (word == "device" || word == "pool")) continue;
     const int64_t text = adder.Text(comment);
     if (!absl::c_linear_search(result_.comment(), text)) result_.add_comment(text);
   }

@@ -4,7 +4,6 @@
 
 #include "proto/profile.pb.h"
 #include "src/tool/profile/profile_reader.h"
-#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -13,13 +12,12 @@ class ProfileMerger {
  public:
   using Labels = std::vector<std::pair<std::string, std::string>>;
 
-  // Adds the values and the ages of the samples of `profile`. Takes only samples that have all labels of `where` (a
-  // number is compared as decimal text), and adds the labels `added` to each; a label of the same name that it already
-  // has becomes exported_NAME. The first profile defines the sample types; a type that a later profile does not have
-  // counts as 0 in it. The result has the latest time, and the comments of the profiles except those on the totals of a
-  // device, which would not fit it. Error: kInvalidArgument if a sample type has another unit than in the first
-  // profile.
-  absl::Status Add(const RawProfile& profile, const Labels& where, const Labels& added);
+  // Adds the values and the ages of the samples of `profile`. Adds the labels `added` to each sample; a label of the
+  // same name that it already has becomes exported_NAME. The first profile defines the sample types; a type that a
+  // later profile does not have counts as 0 in it. The result has the latest time, and the comments of the profiles,
+  // those on the totals of a device only if `is_only`: there is no other profile. Error: kInvalidArgument if a sample
+  // type has another unit than in the first profile.
+  absl::Status Add(const RawProfile& profile, const Labels& added, bool is_only = false);
 
   // Returns the result, compressed. Leaves out samples whose values are all 0. To be called once. Error:
   // kResourceExhausted (no memory).

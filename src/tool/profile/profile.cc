@@ -2,14 +2,12 @@
 
 #include <re2/re2.h>
 
-#include <charconv>
 #include <ctime>
 #include <filesystem>
 #include <set>
 #include <tuple>
 
-#include "absl/hash/hash.h"
-#include "absl/types/span.h"
+#include "absl/strings/strip.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/util/text.h"
 
@@ -26,15 +24,20 @@ class FrameFilter {
 
   // Decides for each function whether it is hidden. Can be called again after functions were appended. Error:
   // kResourceExhausted if matching takes too long.
-  absl::Status Apply(const std::vector<ProfileSet::Function>& functions, const std::deque<std::string>& strings) {
+  absl::Status Apply(const std::vector<ProfileSet::Function>& functions, const NumberedTexts& strings) {
     const size_t known = dropped_.size();
     dropped_.resize(functions.size());
     if (drop_ == nullptr) return absl::OkStatus();
     for (size_t i = known; i < functions.size(); ++i) {
-      const std::string plain = WithoutParameters(strings[functions[i].name]);
+      // The name up to its parameters, without a dot at the beginning.
+      static const RE2 kPlain(R"(^\.?((?:operator\(\)|\(anonymous namespace\)|[^(])*))", RE2::Latin1);
+      const std::string& name = strings[functions[i].name];
+      std::string plain;
+      const std::clock_t start = std::clock();
+      if (!Affordable(kPlain, name)) return TooSlow();
+      RE2::PartialMatch(name, kPlain, &plain);
       if (plain.empty()) continue;
       if (!Affordable(*drop_, plain) || (keep_ != nullptr && !Affordable(*keep_, plain))) return TooSlow();
-      const std::clock_t start = std::clock();
       dropped_[i] = RE2::PartialMatch(plain, *drop_) && (keep_ == nullptr || !RE2::PartialMatch(plain, *keep_));
       used_ += std::clock() - start;
       if (used_ > kMaxSeconds * CLOCKS_PER_SEC) return TooSlow();
@@ -65,21 +68,6 @@ class FrameFilter {
     return ResourceExhausted("its drop_frames or keep_frames takes more than ", kMaxSeconds,
                              " s to match with its functions' names, which is the limit");
   }
-  // Returns the name up to its parameters, without a dot at the beginning. The parentheses in "(anonymous namespace)"
-  // and "operator()" are parts of the name.
-  static std::string WithoutParameters(std::string_view name) {
-    if (!name.empty() && name.front() == '.') name.remove_prefix(1);
-    constexpr std::string_view kParts[] = {"(anonymous namespace)", "operator()"};
-    for (size_t i = 0; i < name.size();) {
-      size_t skip = 0;
-      for (const std::string_view part : kParts) {
-        if (name.substr(i, part.size()) == part) skip = part.size();
-      }
-      if (skip == 0 && name[i] == '(') return std::string(name.substr(0, i));
-      i += std::max<size_t>(skip, 1);
-    }
-    return std::string(name);
-  }
 
   std::unique_ptr<RE2> drop_;
   std::unique_ptr<RE2> keep_;
@@ -108,40 +96,11 @@ std::string ShownName(const std::string& name, const std::string& system_name) {
   const bool is_cpp =
       system_name.find(".<") == std::string::npos &&
       (system_name.find_first_of("<>[]") != std::string::npos || system_name.find("::") != std::string::npos);
-  if (!is_cpp) return system_name;
-  return WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>');
+  const std::string short_name = is_cpp ? WithoutNested(WithoutNested(system_name, '(', ')'), '<', '>') : "";
+  return short_name.empty() ? system_name : short_name;  // "<module>" of Python is a whole name
 }
 
 }  // namespace
-
-uint32_t ListTable::Intern(const std::vector<uint64_t>& list) {
-  uint32_t& latest = by_hash_.try_emplace(absl::HashOf(absl::MakeConstSpan(list)), kNone).first->second;
-  for (uint32_t number = latest; number != kNone; number = earlier_[number]) {
-    if (std::equal(begin(number), end(number), list.begin(), list.end())) return number;
-  }
-  const auto number = static_cast<uint32_t>(size());
-  if (list.size() > free_) {
-    constexpr size_t kBlockWords = 1 << 13;
-    free_ = std::max(kBlockWords, list.size());
-    blocks_.emplace_back(new uint64_t[free_]);  // not initialized
-    next_ = blocks_.back().get();
-  }
-  lists_.push_back({next_, list.size()});
-  next_ = absl::c_copy(list, next_);
-  free_ -= list.size();
-  earlier_.push_back(latest);
-  latest = number;
-  return number;
-}
-
-ProfileSet::String ProfileSet::Intern(std::string_view text) {
-  const auto entry = string_numbers_.find(text);
-  if (entry != string_numbers_.end()) return entry->second;
-  const auto number = static_cast<String>(strings_.size());
-  strings_.emplace_back(text);
-  string_numbers_.emplace(strings_.back(), number);
-  return number;
-}
 
 uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
   absl::c_sort(labels, [](const Label& a, const Label& b) {
@@ -151,7 +110,7 @@ uint32_t ProfileSet::LabelSetOf(std::vector<Label> labels) {
   for (const Label& label : labels) {
     key.insert(key.end(), {label.key, label.text, static_cast<uint64_t>(label.number), label.unit});
   }
-  const uint32_t number = label_keys_.Intern(key);
+  const uint32_t number = label_keys_.Number(key);
   if (number == label_sets_.size()) label_sets_.push_back(std::move(labels));
   return number;
 }
@@ -182,6 +141,9 @@ class ProfileSet::Adder {
       file.comments.emplace_back(raw_.text(comment));
       file.info.Add(file.comments.back());
     }
+    file.is_injected = absl::c_any_of(message_.mapping(), [this](const pprof::Mapping& mapping) {
+      return raw_.text(mapping.filename()).find("libhbmprof_cuda.so") != std::string_view::npos;
+    });
     for (const pprof::Sample& sample : message_.sample()) {
       file.samples.push_back({StackOf(sample), LabelSetOf(sample), AgesOf(sample)});
       file.values.insert(file.values.end(), sample.value().begin(), sample.value().end());
@@ -191,8 +153,7 @@ class ProfileSet::Adder {
                                  " frames in all, which is the limit for a profile of its size");
       }
       for (const Label& label : labels_) {
-        label_bytes +=
-            set_.strings_[label.key].size() + set_.strings_[label.text].size() + set_.strings_[label.unit].size();
+        label_bytes += set_.text(label.key).size() + set_.text(label.text).size() + set_.text(label.unit).size();
       }
       if (label_bytes > max_label_bytes) {
         return ResourceExhausted("its labels, written out, are more than ", max_label_bytes,
@@ -217,7 +178,7 @@ class ProfileSet::Adder {
 
   String Text(int64_t index) {
     String& number = strings_[static_cast<size_t>(index)];
-    if (number == kNone) number = set_.Intern(raw_.text(index));
+    if (number == kNone) number = set_.strings_.Number(raw_.text(index));
     return number;
   }
 
@@ -225,26 +186,23 @@ class ProfileSet::Adder {
     for (const pprof::Function& function : message_.function()) {
       const std::string name(raw_.text(function.name()));
       const std::string system_name(raw_.text(function.system_name()));
-      const Function own = {set_.Intern(ShownName(name, system_name)), Text(function.filename()),
+      const Function own = {set_.strings_.Number(ShownName(name, system_name)), Text(function.filename()),
                             function.start_line()};
-      const uint32_t number = set_.function_keys_.Intern(
+      const uint32_t number = set_.function_keys_.Number(
           {own.name, Text(function.system_name()), own.filename, static_cast<uint64_t>(own.start_line)});
       if (number == set_.functions_.size()) set_.functions_.push_back(own);
-      functions_[function.id()] = number;
+      functions_.push_back(number);
     }
   }
 
   void AddLocations() {
-    absl::flat_hash_map<uint64_t, const pprof::Mapping*> mappings;
-    for (const pprof::Mapping& mapping : message_.mapping()) mappings[mapping.id()] = &mapping;
     std::vector<uint64_t> key;
     for (const pprof::Location& location : message_.location()) {
       Location own;
       uint64_t address = location.address();
       key = {location.is_folded()};
-      const auto mapping = mappings.find(location.mapping_id());
-      if (mapping != mappings.end()) {
-        const pprof::Mapping& m = *mapping->second;
+      if (location.mapping_id() != 0) {
+        const pprof::Mapping& m = message_.mapping(static_cast<int>(location.mapping_id()) - 1);
         own.object = Text(m.filename());
         address -= m.memory_start();
         // Segments of the same file differ by at most one page.
@@ -262,9 +220,9 @@ class ProfileSet::Adder {
         key.push_back(function);
         key.push_back(static_cast<uint64_t>(location.line(i).line()));
       }
-      const uint32_t number = set_.location_keys_.Intern(key);
+      const uint32_t number = set_.location_keys_.Number(key);
       if (number == set_.locations_.size()) set_.locations_.push_back(std::move(own));
-      locations_[location.id()] = {number, cut < 0 ? Cut::kNothing : whole ? Cut::kWithIt : Cut::kBelow};
+      locations_.push_back({number, cut < 0 ? Cut::kNothing : whole ? Cut::kWithIt : Cut::kBelow});
     }
   }
 
@@ -284,7 +242,7 @@ class ProfileSet::Adder {
     for (int i = begin; i < sample.location_id_size(); ++i) {
       stack_.push_back(locations_[sample.location_id(i)].location);
     }
-    return set_.stacks_.Intern(stack_);
+    return set_.stacks_.Number(stack_);
   }
 
   uint32_t AgesOf(const pprof::Sample& sample) {
@@ -307,9 +265,9 @@ class ProfileSet::Adder {
   const RawProfile& raw_;
   const pprof::Profile& message_;
   FrameFilter& filter_;
-  std::vector<String> strings_;  // by the string's index in the file
-  absl::flat_hash_map<uint64_t, uint32_t> functions_;
-  absl::flat_hash_map<uint64_t, Mapped> locations_;
+  std::vector<String> strings_;         // by the string's index in the file
+  std::vector<uint32_t> functions_{0};  // by id
+  std::vector<Mapped> locations_{{}};   // by id
   std::vector<uint64_t> stack_;
   std::vector<Label> labels_;
 };
@@ -356,24 +314,14 @@ absl::Status ProfileSet::Unify(const std::vector<std::vector<SampleType>>& types
   return absl::OkStatus();
 }
 
-absl::StatusOr<ProfileSet> ProfileSet::Parse(const std::vector<ProfileBytes>& profiles) {
-  size_t i = 0;
-  return ReadEach([&]() -> absl::StatusOr<std::optional<Named>> {
-    if (i == profiles.size()) return std::nullopt;
-    const ProfileBytes& profile = profiles[i++];
-    ASSIGN_OR_RETURN(RawProfile raw, ParseProfile(profile.bytes, profile.name));
-    return Named{profile.name, std::move(raw)};
-  });
-}
-
-absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next) {
+absl::StatusOr<ProfileSet> ProfileSet::ReadEach(size_t count,
+                                                const std::function<absl::StatusOr<Named>(size_t)>& read) {
   ProfileSet set;
   std::unique_ptr<FrameFilter> filter;
   std::vector<std::vector<SampleType>> types;
-  while (true) {
-    ASSIGN_OR_RETURN(const std::optional<Named> named, next());
-    if (!named.has_value()) break;
-    const auto& [name, raw] = *named;
+  for (size_t i = 0; i < count; ++i) {
+    ASSIGN_OR_RETURN(const Named named, read(i));
+    const auto& [name, raw] = named;
     const pprof::Profile& message = raw.message();
     if (filter == nullptr) {
       filter = std::make_unique<FrameFilter>(raw.text(message.drop_frames()), raw.text(message.keep_frames()));
@@ -394,11 +342,8 @@ absl::StatusOr<ProfileSet> ProfileSet::ReadEach(const std::function<absl::Status
 
 absl::StatusOr<size_t> ProfileSet::TypeNamed(const std::string& name) const {
   if (name.empty()) return FindType(default_type_).value_or(types_.size() - 1);
-  size_t index = 0;
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-  if (error == std::errc() && end == name.data() + name.size() && index < types_.size()) return index;
-  constexpr std::string_view kInUse = "inuse_";
-  const std::string other = name.compare(0, kInUse.size(), kInUse) == 0 ? name.substr(kInUse.size()) : name;
+  if (size_t index = 0; absl::SimpleAtoi(name, &index) && index < types_.size()) return index;
+  const absl::string_view other = absl::StripPrefix(name, "inuse_");
   std::string names;
   for (size_t i = 0; i < types_.size(); ++i) {
     if (types_[i].type == name || types_[i].type == other) return i;
@@ -417,7 +362,7 @@ std::optional<size_t> ProfileSet::FindType(std::string_view name) const {
 absl::Status ProfileSet::CheckLabelKey(const std::string& option, const std::string& key) const {
   std::set<std::string> known;
   for (const std::vector<Label>& labels : label_sets_) {
-    for (const Label& label : labels) known.insert(strings_[label.key]);
+    for (const Label& label : labels) known.insert(text(label.key));
   }
   const bool has_samples = absl::c_any_of(files_, [](const File& file) { return !file.samples.empty(); });
   if (!has_samples || known.count(key) > 0) return absl::OkStatus();
@@ -432,11 +377,8 @@ std::vector<std::string> ProfileSet::PathsFrom(size_t first) const {
 }
 
 void ProfileSet::RemoveFiles(const std::vector<size_t>& indices) {
-  std::vector<File> kept;
-  for (size_t i = 0; i < files_.size(); ++i) {
-    if (!absl::c_linear_search(indices, i)) kept.push_back(std::move(files_[i]));
-  }
-  files_ = std::move(kept);
+  size_t next = 0;
+  EraseIf(files_, [&](const File&) { return absl::c_linear_search(indices, next++); });
 }
 
 uint64_t ProfileSet::AddLocation(Location location) {
@@ -445,7 +387,7 @@ uint64_t ProfileSet::AddLocation(Location location) {
 }
 
 uint32_t ProfileSet::AddFunction(std::string_view name) {
-  functions_.push_back({Intern(name), 0, 0});
+  functions_.push_back({strings_.Number(name), 0, 0});
   return static_cast<uint32_t>(functions_.size() - 1);
 }
 
@@ -492,11 +434,12 @@ void ProfileSet::MapSamples(Removed removed, const std::function<std::optional<u
 
 void ProfileSet::AddLabel(std::string_view key,
                           const std::function<std::string_view(const File&, const Sample&)>& text_of) {
-  const String key_number = Intern(key);
+  const String key_number = strings_.Number(key);
   absl::flat_hash_map<std::pair<uint32_t, String>, uint32_t> sets;  // by the set before and the text
   for (File& file : files_) {
     for (Sample& sample : file.samples) {
-      const auto [entry, is_new] = sets.try_emplace({sample.labels, Intern(text_of(file, sample))}, sample.labels);
+      const auto [entry, is_new] =
+          sets.try_emplace({sample.labels, strings_.Number(text_of(file, sample))}, sample.labels);
       if (is_new) {
         std::vector<Label> labels = label_sets_[sample.labels];
         const bool has_key = absl::c_any_of(labels, [&](const Label& label) { return label.key == key_number; });
@@ -513,7 +456,7 @@ void ProfileSet::AddSample(size_t file, std::string_view function,
                            int64_t value) {
   const uint32_t number = AddFunction(function);
   std::vector<Label> set;
-  for (const auto& [key, text] : labels) set.push_back({Intern(key), Intern(text), 0, 0});
+  for (const auto& [key, text] : labels) set.push_back({strings_.Number(key), strings_.Number(text), 0, 0});
   files_[file].samples.push_back({StackOf({AddLocation({0, {{number, 0}}})}), LabelSetOf(std::move(set)), 0});
   files_[file].values.resize(files_[file].values.size() + types_.size());
   files_[file].values[files_[file].values.size() - types_.size() + type] = value;
@@ -528,11 +471,11 @@ std::string ProfileSet::ShownFrame::Position() const {
 std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) const {
   std::vector<ShownFrame> frames;
   const Location& location = locations_[number];
-  const std::string& object = strings_[location.object];
+  const std::string& object = text(location.object);
   if (location.frames.empty()) frames.push_back({UnnamedFrame(object), "", 0, false});
   for (const Frame& frame : location.frames) {
     const Function& function = functions_[frame.function];
-    ShownFrame shown = {strings_[function.name], CleanPath(strings_[function.filename]), frame.line, true};
+    ShownFrame shown = {text(function.name), CleanPath(text(function.filename)), frame.line, true};
     if (shown.name.empty()) shown.name = UnnamedFrame(object);
     if (shown.file.empty()) shown = {std::move(shown.name), object.substr(object.rfind('/') + 1), 0, false};
     frames.push_back(std::move(shown));
@@ -542,9 +485,10 @@ std::vector<ProfileSet::ShownFrame> ProfileSet::ShownLocation(uint64_t number) c
 
 std::vector<ProfileSet::ShownFrame> ProfileSet::ShownStack(uint32_t stack) const {
   std::vector<ShownFrame> frames;
-  for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) {
-    for (ShownFrame& frame : ShownLocation(*i)) frames.push_back(std::move(frame));
+  for (const uint64_t location : stacks_[stack]) {
+    for (ShownFrame& frame : ShownLocation(location)) frames.push_back(std::move(frame));
   }
+  if (frames.empty()) frames.push_back({"[no stack]", "", 0, false});
   return frames;
 }
 
@@ -552,16 +496,16 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
   constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
   std::vector<uint64_t> bytes(locations_.size());
   for (size_t i = 0; i < bytes.size(); ++i) {
-    const size_t object = strings_[locations_[i].object].size();
+    const size_t object = text(locations_[i].object).size();
     bytes[i] = object;
     for (const Frame& frame : locations_[i].frames) {
       const Function& function = functions_[frame.function];
-      bytes[i] += strings_[function.name].size() + strings_[function.filename].size() + object;
+      bytes[i] += text(function.name).size() + text(function.filename).size() + object;
     }
   }
   std::vector<uint64_t> of_stack(stacks_.size());
   for (uint32_t stack = 0; stack < of_stack.size(); ++stack) {
-    for (const uint64_t* i = stacks_.begin(stack); i != stacks_.end(stack); ++i) of_stack[stack] += bytes[*i];
+    for (const uint64_t location : stacks_[stack]) of_stack[stack] += bytes[location];
   }
   uint64_t sum = 0;
   for (const File& file : files_) {
@@ -578,7 +522,7 @@ absl::Status ProfileSet::CheckTextOfStacks() const {
 
 std::string ProfileSet::LabelText(uint32_t label_set, std::string_view key) const {
   for (const Label& label : label_sets_[label_set]) {
-    if (strings_[label.key] == key) return label.text != 0 ? strings_[label.text] : std::to_string(label.number);
+    if (text(label.key) == key) return label.text != 0 ? text(label.text) : std::to_string(label.number);
   }
   return "";
 }
@@ -601,6 +545,22 @@ std::string ProcessIn(const ProfileSet::File& file) {
     if (const std::string pid = process.Text("pid"); !pid.empty()) return Cat(process.Text("host"), " ", pid);
   }
   return "";
+}
+
+std::string SymbolizeHint(const ProfileSet& profiles, bool lines) {
+  bool has_names = true;
+  bool has_lines = !lines || profiles.functions().empty();
+  for (const ProfileSet::File& file : profiles.files()) {
+    for (const ProfileSet::Sample& sample : file.samples) {
+      if (profiles.stacks().length(sample.stack) == 0) continue;
+      const auto& frames = profiles.locations()[profiles.stacks()[sample.stack][0]].frames;
+      has_names = has_names && !frames.empty();
+      has_lines = has_lines || absl::c_any_of(frames, [](const ProfileSet::Frame& frame) { return frame.line > 0; });
+    }
+  }
+  if (has_names && has_lines) return "";
+  return Cat(has_names ? "the profile has no lines" : "some code has no name",
+             ": `hbmprof symbolize FILE` adds them where the program's binaries are");
 }
 
 std::string UnnamedFrame(const std::string& object) {

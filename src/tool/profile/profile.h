@@ -4,8 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 #define HBMPROF_SRC_TOOL_PROFILE_PROFILE_H_
 
-#include <deque>
-
 #include "src/tool/profile/ages.h"
 #include "src/tool/profile/info.h"
 #include "src/tool/profile/profile_reader.h"
@@ -21,32 +19,6 @@ struct ProfileBytes {
 struct SampleType {
   std::string type;
   std::string unit;
-};
-
-// Assigns consecutive numbers to lists of integers. Equal lists get the same number.
-class ListTable {
- public:
-  // Returns the number of `list`. The hash function differs in each process, so that no file can be crafted to cause
-  // many collisions.
-  uint32_t Intern(const std::vector<uint64_t>& list);
-  size_t size() const { return lists_.size(); }
-  const uint64_t* begin(uint32_t number) const { return lists_[number].words; }
-  const uint64_t* end(uint32_t number) const { return lists_[number].words + lists_[number].length; }
-  size_t length(uint32_t number) const { return lists_[number].length; }
-
- private:
-  struct List {
-    const uint64_t* words;
-    size_t length;
-  };
-  std::vector<List> lists_;
-  // The words of the lists, which are not copied when more are added: the stacks of a large profile are most of it.
-  std::vector<std::unique_ptr<uint64_t[]>> blocks_;
-  uint64_t* next_ = nullptr;  // in the last block
-  size_t free_ = 0;           // words from there on
-  static constexpr uint32_t kNone = UINT32_MAX;
-  absl::flat_hash_map<size_t, uint32_t> by_hash_;  // the latest list of a hash
-  std::vector<uint32_t> earlier_;                  // by list: the previous list with the same hash, or kNone
 };
 
 class ProfileSet {
@@ -80,7 +52,8 @@ class ProfileSet {
     std::string path;
     int64_t time_nanos = 0;
     std::vector<std::string> comments;
-    ProfileInfo info;  // from the comments
+    ProfileInfo info;          // from the comments
+    bool is_injected = false;  // of a process with the injected library: hbmprof run or attach
     std::vector<Sample> samples;
     std::vector<int64_t> values;  // of sample i: from i * types().size()
     // By type: the sum of the absolute values of the removed samples that count in the totals.
@@ -90,7 +63,6 @@ class ProfileSet {
   ProfileSet(ProfileSet&&) = default;
   ProfileSet& operator=(ProfileSet&&) = default;
 
-  // A frame as text.
   struct ShownFrame {
     std::string name;         // never empty: "[libfoo.so]" or "<unknown>" for code without a function name
     std::string file;         // the source file, or the binary if the source file is not known; may be empty
@@ -105,15 +77,13 @@ class ProfileSet {
     std::string name;
     RawProfile profile;
   };
-  // Combines the profiles that `next` returns, until it returns nullopt. Keeps the sample types that all of them have,
-  // in the order of the first one. Removes the frames that drop_frames and keep_frames
-  // of the first one hide, as pprof does. Calls `next` again only after the previous profile was added and freed.
-  // REQUIRES: `next` returns a profile or an error first. Errors: those of `next`; kInvalidArgument if the profiles
-  // have no sample type in common, or one in different units; kResourceExhausted if a profile's stacks, labels or
-  // expressions are much larger than is usual for its size.
-  static absl::StatusOr<ProfileSet> ReadEach(const std::function<absl::StatusOr<std::optional<Named>>()>& next);
-  // Parses and combines profiles that are in memory. Thread-safe. Errors: also those of ParseProfile.
-  static absl::StatusOr<ProfileSet> Parse(const std::vector<ProfileBytes>& profiles);
+  // Combines the profiles that `read` returns for the numbers below `count`, which is at least 1. Keeps the sample
+  // types that all of them have, in the order of the first one. Removes the frames that drop_frames and keep_frames of
+  // the first one hide, as pprof does. Calls `read` again only after the previous profile was added and freed. Errors:
+  // those of `read`; kInvalidArgument if the profiles have no sample type in common, or one in different units;
+  // kResourceExhausted if a profile's stacks, labels or expressions are much larger than is usual for its size.
+  static absl::StatusOr<ProfileSet> ReadEach(size_t count,
+                                             const std::function<absl::StatusOr<Named>(size_t number)>& read);
 
   const std::vector<SampleType>& types() const { return types_; }
   // Returns the index of the sample type `name`, which can also be an index; for "" the default type of the profiles.
@@ -124,7 +94,6 @@ class ProfileSet {
   std::optional<size_t> FindType(std::string_view name) const;
 
   const std::vector<File>& files() const { return files_; }
-  // Returns the paths of the files from `first` on.
   std::vector<std::string> PathsFrom(size_t first) const;
   int64_t Value(const File& file, size_t sample, size_t type) const {
     return file.values[sample * types_.size() + type];
@@ -133,7 +102,7 @@ class ProfileSet {
   const std::string& text(String number) const { return strings_[number]; }
   const std::vector<Function>& functions() const { return functions_; }
   const std::vector<Location>& locations() const { return locations_; }
-  const ListTable& stacks() const { return stacks_; }
+  const NumberedLists<uint64_t>& stacks() const { return stacks_; }
   const std::vector<Label>& labels(uint32_t label_set) const { return label_sets_[label_set]; }
   const Ages& ages(const Sample& sample) const { return ages_[sample.ages]; }
   // Returns the value of the label `key` as text, numbers in decimal. "" if the label is missing.
@@ -148,13 +117,13 @@ class ProfileSet {
   };
   LabelGroups GroupLabels(const std::vector<std::string>& keys) const;
 
-  // Edits of the samples, for view.h and own_code.h. They do not change the files on disk.
+  // Edits of the samples, for view.h and labels.h. They do not change the files on disk.
   void RemoveFiles(const std::vector<size_t>& indices);
   uint64_t AddLocation(Location location);
   // Returns the number of a new function without a source file.
   uint32_t AddFunction(std::string_view name);
   // Returns the number of the stack of these locations, innermost first.
-  uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Intern(locations); }
+  uint32_t StackOf(const std::vector<uint64_t>& locations) { return stacks_.Number(locations); }
   // Gives the samples of each stack the stack that `stack_of` returns, or removes them if `stack_of` returns nullopt.
   // Removed samples still count in the totals.
   void MapStacks(const std::function<std::optional<uint32_t>(uint32_t stack)>& stack_of);
@@ -173,7 +142,7 @@ class ProfileSet {
 
   // Returns the frames of a location, innermost first; at least one.
   std::vector<ShownFrame> ShownLocation(uint64_t location) const;
-  // Returns the frames of a stack with the inlined ones, innermost first.
+  // Returns the frames of a stack with the inlined ones, innermost first; at least one.
   std::vector<ShownFrame> ShownStack(uint32_t stack) const;
   // Must be called before ShownStack is called for every sample: a long name is stored once, but can be in many stacks.
   // Error: kResourceExhausted if the text of all samples' stacks is larger than 4 GiB.
@@ -182,7 +151,6 @@ class ProfileSet {
  private:
   class Adder;
   ProfileSet() = default;
-  String Intern(std::string_view text);
   // Returns the number of the set of these labels, in any order.
   uint32_t LabelSetOf(std::vector<Label> labels);
   // Replaces the stacks of all samples. Removes a sample if `stack_of` returns nullopt.
@@ -192,20 +160,22 @@ class ProfileSet {
   std::vector<SampleType> types_;
   std::string default_type_;
   std::vector<File> files_;
-  std::deque<std::string> strings_{""};
-  absl::flat_hash_map<std::string_view, String> string_numbers_{{"", 0}};
+  NumberedTexts strings_;
   std::vector<Function> functions_;
   std::vector<Location> locations_;
-  ListTable function_keys_;
-  ListTable location_keys_;
-  ListTable stacks_;
-  ListTable label_keys_;
+  NumberedLists<uint64_t> function_keys_;
+  NumberedLists<uint64_t> location_keys_;
+  NumberedLists<uint64_t> stacks_;
+  NumberedLists<uint64_t> label_keys_;
   std::vector<std::vector<Label>> label_sets_;
   std::vector<Ages> ages_{{}};  // the first one is empty
 };
 
 // Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.
 std::string ProcessIn(const ProfileSet::File& file);
+// Returns what to do about innermost frames without a name or, if `lines` is true, about a profile without lines; "" if
+// there is nothing to do.
+std::string SymbolizeHint(const ProfileSet& profiles, bool lines = false);
 // Returns the name for code without a function name: its binary in brackets.
 std::string UnnamedFrame(const std::string& object);
 // Returns `path` without "." and "..".

@@ -5,8 +5,7 @@
 #include <new>
 
 #include "absl/cleanup/cleanup.h"
-#include "absl/container/flat_hash_set.h"
-#include "src/tool/util/memory_limit.h"
+#include "src/tool/util/files.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -19,9 +18,9 @@ constexpr size_t kPlainShare = 4;
 // A parsed profile takes about ten times its bytes. A file of empty messages of two bytes would take fifty times its
 // bytes and is not a profile.
 constexpr size_t kMaxExpansion = 24;
-// A compressed file has at least this part of its decompressed bytes as input (memory_limit.h). A frame of a stack can
+// A compressed file has at least this part of its decompressed bytes as input (files.h). A frame of a stack can
 // be one byte of the decompressed profile. It takes 16 bytes in the message, because lists have up to twice the room
-// that they need, and 8 in ListTable.
+// that they need, and 8 in ProfileSet.
 constexpr size_t kInputShare = 8;
 constexpr size_t kMinParsedBytes = size_t{64} << 20;
 
@@ -71,9 +70,10 @@ absl::StatusOr<std::string> Gunzip(std::string_view bytes, const std::string& na
   }
 }
 
+// Checks every reference, and numbers the entries (RawProfile).
 class Checker {
  public:
-  Checker(const pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}
+  Checker(pprof::Profile& profile, const std::string& name) : profile_(profile), name_(name) {}
 
   absl::Status Check() {
     if (profile_.sample_type().empty() && profile_.string_table().empty()) {
@@ -97,45 +97,59 @@ class Checker {
   }
 
  private:
-  // Checks mappings, functions and locations. Adds the ids of the locations to `locations_`.
-  void CheckCode() {
-    absl::flat_hash_set<uint64_t> mappings;
-    for (int i = 0; i < profile_.mapping_size(); ++i) {
-      const pprof::Mapping& mapping = profile_.mapping(i);
-      Id("mapping", i, mapping.id(), mappings);
-      Text("mapping", i, "filename", mapping.filename());
-      Text("mapping", i, "build_id", mapping.build_id());
+  using Numbers = absl::flat_hash_map<uint64_t, uint64_t>;  // by id
+
+  template <typename Entries>
+  Numbers NumberOf(std::string_view table, Entries* entries) {
+    Numbers numbers;
+    numbers.reserve(static_cast<size_t>(entries->size()));
+    for (int i = 0; i < entries->size(); ++i) {
+      const uint64_t id = entries->Get(i).id();
+      if (id == 0) Fail(table, i, "its id is 0");
+      if (!numbers.try_emplace(id, i + 1).second) Fail(table, i, Cat("its id ", id, " is also the id of another one"));
+      entries->Mutable(i)->set_id(static_cast<uint64_t>(i) + 1);
     }
-    absl::flat_hash_set<uint64_t> functions;
-    functions.reserve(static_cast<size_t>(profile_.function_size()));
+    return numbers;
+  }
+
+  void CheckCode() {
+    const Numbers mappings = NumberOf("mapping", profile_.mutable_mapping());
+    for (int i = 0; i < profile_.mapping_size(); ++i) {
+      Text("mapping", i, "filename", profile_.mapping(i).filename());
+      Text("mapping", i, "build_id", profile_.mapping(i).build_id());
+    }
+    const Numbers functions = NumberOf("function", profile_.mutable_function());
     for (int i = 0; i < profile_.function_size(); ++i) {
       const pprof::Function& function = profile_.function(i);
-      Id("function", i, function.id(), functions);
       Text("function", i, "name", function.name());
       Text("function", i, "system_name", function.system_name());
       Text("function", i, "filename", function.filename());
     }
-    locations_.reserve(static_cast<size_t>(profile_.location_size()));
+    locations_ = NumberOf("location", profile_.mutable_location());
     for (int i = 0; i < profile_.location_size(); ++i) {
-      const pprof::Location& location = profile_.location(i);
-      Id("location", i, location.id(), locations_);
-      for (const pprof::Line& line : location.line()) {
-        if (!functions.contains(line.function_id())) {
+      pprof::Location& location = *profile_.mutable_location(i);
+      location.set_mapping_id(ValueOr(mappings, location.mapping_id()));
+      for (pprof::Line& line : *location.mutable_line()) {
+        const uint64_t function = ValueOr(functions, line.function_id());
+        if (function == 0) {
           Fail("location", i, Cat("a line names function ", line.function_id(), ", which does not exist"));
         }
+        line.set_function_id(function);
       }
     }
   }
 
   void CheckSamples() {
     for (int i = 0; i < profile_.sample_size() && problem_.empty(); ++i) {
-      const pprof::Sample& sample = profile_.sample(i);
+      pprof::Sample& sample = *profile_.mutable_sample(i);
       if (sample.value_size() != profile_.sample_type_size()) {
         Fail("sample", i,
              Cat("it has ", sample.value_size(), " values for ", profile_.sample_type_size(), " sample types"));
       }
-      for (const uint64_t id : sample.location_id()) {
-        if (!locations_.contains(id)) Fail("sample", i, Cat("it names location ", id, ", which does not exist"));
+      for (uint64_t& id : *sample.mutable_location_id()) {
+        const uint64_t location = ValueOr(locations_, id);
+        if (location == 0) Fail("sample", i, Cat("it names location ", id, ", which does not exist"));
+        id = location;
       }
       for (const pprof::Label& label : sample.label()) {
         Text("sample", i, "label.key", label.key());
@@ -167,14 +181,10 @@ class Checker {
     Text(table, index, "type", type.type());
     Text(table, index, "unit", type.unit());
   }
-  void Id(std::string_view table, int index, uint64_t id, absl::flat_hash_set<uint64_t>& ids) {
-    if (id == 0) Fail(table, index, "its id is 0");
-    if (!ids.insert(id).second) Fail(table, index, Cat("its id ", id, " is also the id of another one"));
-  }
 
-  const pprof::Profile& profile_;
+  pprof::Profile& profile_;
   const std::string& name_;
-  absl::flat_hash_set<uint64_t> locations_;
+  Numbers locations_;
   std::string problem_;
 };
 

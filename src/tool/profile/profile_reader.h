@@ -10,10 +10,10 @@
 
 namespace hbmprof::tool {
 
-// A profile as it is in the file. Invariants: ids of mappings, locations and functions are nonzero and unique. Every
-// string index, every location id of a sample and every function id of a line refers to an existing entry. Every sample
-// has one value for each sample type. The ages of a sample are within the limits of docs/spec/profile.md. The first
-// string is "". The mapping of a location may be missing, as in pprof.
+// A profile as it is in the file. Invariants: the ids of mappings, locations and functions are 1, 2, ... in their
+// order. Every string index, every location id of a sample and every function id of a line refers to an existing entry.
+// Every sample has one value for each sample type. The ages of a sample are within the limits of docs/spec/profile.md.
+// The first string is "". The mapping of a location may be missing, as in pprof: then its id is 0.
 class RawProfile {
  public:
   RawProfile();
@@ -48,7 +48,7 @@ class StringTable {
 
 // Parses the bytes of a profile, compressed or not. `name` is the name in messages. Thread-safe. Errors name the
 // field or byte that is wrong, and what to do: kInvalidArgument (not a profile, damaged, inconsistent);
-// kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: memory_limit.h).
+// kResourceExhausted (larger than 1 GiB when decompressed, or needs much more memory than its size: files.h).
 absl::StatusOr<RawProfile> ParseProfile(std::string_view bytes, const std::string& name);
 
 }  // namespace hbmprof::tool

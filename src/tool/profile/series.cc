@@ -1,7 +1,5 @@
 #include "src/tool/profile/series.h"
 
-#include "src/tool/util/text.h"
-
 namespace hbmprof::tool {
 namespace {
 
@@ -80,11 +78,11 @@ std::vector<double> DumpSeries::Exposure() const {
   return index;
 }
 
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first) {
+absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter) {
   const std::vector<ProfileSet::File>& files = profiles.files();
   DumpSeries series;
-  series.files.resize(files.size() - first);
-  absl::c_iota(series.files, first);
+  series.files.resize(files.size());
+  absl::c_iota(series.files, 0);
   const bool timed = absl::c_all_of(series.files, [&](size_t f) { return files[f].time_nanos > 0; });
   if (timed) {
     absl::c_stable_sort(series.files, [&](size_t a, size_t b) { return files[a].time_nanos < files[b].time_nanos; });
@@ -114,7 +112,7 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   FindRestarts(profiles, series);
   const std::optional<size_t> live = profiles.FindType("inuse_space");
   while (live.has_value() && series.end - series.begin > 3 &&
-         SumOf(profiles, files[series.files[series.end - 1]], *live) == 0) {
+         IsFreed(profiles, files[series.files[series.end - 1]], *live)) {
     --series.end;
   }
   series.has_ages = HasAges(profiles, files[series.files[series.end - 1]]);
@@ -132,16 +130,22 @@ absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::str
   return series;
 }
 
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type, std::optional<uint32_t> stack) {
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
   int64_t sum = 0;
-  for (size_t s = 0; s < file.samples.size(); ++s) {
-    if (file.samples[s].stack == stack.value_or(file.samples[s].stack)) AddTo(sum, profiles.Value(file, s, type));
-  }
+  for (size_t s = 0; s < file.samples.size(); ++s) AddTo(sum, profiles.Value(file, s, type));
   return sum;
 }
 
-std::string OneOf(const std::string& counter) {
-  return counter.size() > 1 && counter.back() == 's' ? counter.substr(0, counter.size() - 1) : counter;
+bool IsFreed(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
+  int64_t held = 0;
+  for (size_t s = 0; s < file.samples.size(); ++s) {
+    const std::string kind = profiles.LabelText(file.samples[s].labels, "kind");
+    if (kind != "pool" && kind != "executable") AddTo(held, profiles.Value(file, s, type));
+  }
+  constexpr int64_t kRemnant = 4096;
+  const std::optional<size_t> peak = profiles.FindType("peak_space");
+  const bool is_bytes = peak.has_value() && profiles.types()[type].unit == profiles.types()[*peak].unit;
+  return held == 0 || (is_bytes && held > 0 && held <= kRemnant && held < SumOf(profiles, file, *peak) / 1000);
 }
 
 }  // namespace hbmprof::tool

@@ -21,26 +21,22 @@ struct DumpSeries {
   // Whether the last judged dump has the ages of buffers, those of one process that has run for 16 seconds.
   bool has_ages = false;
 
-  // Returns whether the dumps can be judged: one with ages, or three.
-  bool CanBeJudged() const { return has_ages || end - begin >= 3; }
-
   // Returns the quantity against which growth is judged: the counter, else seconds, else the dumps' numbers. If the
   // dumps are less than 0.1 s apart, it returns the numbers instead of seconds, because such short times are mostly
   // random. The quantity does not decrease within the judged dumps.
   std::vector<double> Exposure() const;
 };
 
-// Returns the files from `first` on in the order of their times, or in the given order if a time is missing. `counter`
-// is the name of a counter that SetCounter set, or "". REQUIRES: first < profiles.files().size(). Errors:
+// Returns the files in the order of their times, or in the given order if a time is missing. `counter` is the name of a
+// counter that SetCounter set, or "". Errors:
 // kInvalidArgument if a file after the first one with the counter lacks it, or all files, or if there are three or more
 // files and the counter has fewer than three different values.
-absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter, size_t first = 0);
+absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter);
 
-// Returns the sum of the samples of a file, or of those with this stack.
-int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type,
-              std::optional<uint32_t> stack = std::nullopt);
-// Returns the singular of a counter's name: "request" for "requests".
-std::string OneOf(const std::string& counter);
+int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type);
+// Returns whether nothing of a type is in use but idle memory of pools, code, and at most 4 KiB of a much larger peak,
+// as tensor.item() leaves pinned bytes behind: the program holds nothing itself.
+bool IsFreed(const ProfileSet& profiles, const ProfileSet::File& file, size_t type);
 
 }  // namespace hbmprof::tool
 

@@ -1,75 +1,34 @@
 #include "src/tool/profile/view.h"
 
 #include "src/tool/profile/labels.h"
-#include "src/tool/profile/own_code.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// The argument of --focus or --ignore: a regular expression for binaries, source files and functions.
-class FramePattern {
- public:
-  explicit FramePattern(const char* option) : option_(option) {}
-  absl::Status Set(const std::string& expression) {
-    if (expression.empty()) return absl::OkStatus();
-    ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option_, expression));
-    pattern_ = NamePattern(std::move(compiled));
-    return absl::OkStatus();
+// Removes samples by the names of their frames, with the meaning of pprof's focus and ignore: a regular expression
+// matches binaries, source files and functions. Calls `warn` with an option that matches no frame.
+absl::Status FilterFrames(const char* option, const std::string& expression, bool is_focus, ProfileSet& profiles,
+                          const std::function<void(const char*)>& warn) {
+  if (expression.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(std::unique_ptr<RE2> compiled, CompileRegex(option, expression));
+  NamePattern pattern(std::move(compiled));
+  const auto matches = [&](ProfileSet::String text) { return pattern.Matches(profiles, text); };
+  std::vector<bool> found;  // by location
+  for (const ProfileSet::Location& location : profiles.locations()) {
+    found.push_back((location.object != 0 && matches(location.object)) ||
+                    absl::c_any_of(location.frames, [&](const ProfileSet::Frame& frame) {
+                      const ProfileSet::Function& function = profiles.functions()[frame.function];
+                      return matches(function.name) || matches(function.filename);
+                    }));
   }
-  const char* option() const { return option_; }
-  bool is_set() const { return pattern_.is_set(); }
-  bool had_effect = false;
-
-  bool Matches(const ProfileSet& profiles, const ProfileSet::Location& location) {
-    const auto matches = [&](ProfileSet::String text) { return pattern_.Matches(profiles, text); };
-    const bool found = (location.object != 0 && matches(location.object)) ||
-                       absl::c_any_of(location.frames, [&](const ProfileSet::Frame& frame) {
-                         const ProfileSet::Function& function = profiles.functions()[frame.function];
-                         return matches(function.name) || matches(function.filename);
-                       });
-    had_effect = had_effect || found;
-    return found;
-  }
-
- private:
-  const char* option_;
-  NamePattern pattern_;
-};
-
-// Removes samples by the names of their frames, with the meaning of pprof's focus and ignore.
-class FrameFilters {
- public:
-  absl::Status Set(const ViewOptions& options) {
-    RETURN_IF_ERROR(focus_.Set(options.focus));
-    return ignore_.Set(options.ignore);
-  }
-
-  // Calls `warn` with each option that matches no frame.
-  void Apply(ProfileSet& profiles, const std::function<void(const char*)>& warn) {
-    if (!focus_.is_set() && !ignore_.is_set()) return;
-    std::vector<bool> focused;  // by location
-    std::vector<bool> ignored;
-    for (const ProfileSet::Location& location : profiles.locations()) {
-      focused.push_back(!focus_.is_set() || focus_.Matches(profiles, location));
-      ignored.push_back(ignore_.is_set() && ignore_.Matches(profiles, location));
-    }
-    profiles.MapStacks([&](uint32_t stack) {
-      const uint64_t* const begin = profiles.stacks().begin(stack);
-      const uint64_t* const end = profiles.stacks().end(stack);
-      const bool keeps = std::any_of(begin, end, [&](uint64_t location) { return focused[location]; }) &&
-                         std::none_of(begin, end, [&](uint64_t location) { return ignored[location]; });
-      return keeps ? std::optional(stack) : std::nullopt;
-    });
-    for (const FramePattern* pattern : {&focus_, &ignore_}) {
-      if (pattern->is_set() && !pattern->had_effect) warn(pattern->option());
-    }
-  }
-
- private:
-  FramePattern focus_{"--focus"};
-  FramePattern ignore_{"--ignore"};
-};
+  if (!absl::c_linear_search(found, true)) warn(option);
+  profiles.MapStacks([&](uint32_t stack) {
+    const std::vector<uint64_t>& locations = profiles.stacks()[stack];
+    const bool is_match = absl::c_any_of(locations, [&](uint64_t location) { return found[location]; });
+    return is_match == is_focus && !locations.empty() ? std::optional(stack) : std::nullopt;
+  });
+  return absl::OkStatus();
+}
 
 // One --where: KEY=VALUE, or KEY!=VALUE.
 struct Where {
@@ -106,8 +65,6 @@ bool ViewOptions::Names(const std::string& label) const {
 
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles) {
   ASSIGN_OR_RETURN(const std::vector<Where> where, ParseWhere(options.where));
-  FrameFilters frames;
-  RETURN_IF_ERROR(frames.Set(options));
   if (options.Names(kRankLabel)) LabelRanks(profiles);
   if (options.Names(kLibraryLabel)) {
     ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
@@ -125,16 +82,8 @@ absl::Status ApplyFilters(const std::string& command, const ViewOptions& options
     });
     if (!matches) warn("--where");
   }
-  frames.Apply(profiles, warn);
-  return absl::OkStatus();
-}
-
-bool WhereKeeps(const ViewOptions& options, const std::vector<std::pair<std::string, std::string>>& labels) {
-  const absl::StatusOr<std::vector<Where>> where = ParseWhere(options.where);
-  return where.ok() && absl::c_all_of(*where, [&](const Where& one) {
-           const auto found = absl::c_find_if(labels, [&](const auto& label) { return label.first == one.key; });
-           return one.Keeps(found == labels.end() ? std::string_view() : found->second);
-         });
+  RETURN_IF_ERROR(FilterFrames("--focus", options.focus, true, profiles, warn));
+  return FilterFrames("--ignore", options.ignore, false, profiles, warn);
 }
 
 absl::Status ApplyView(const std::string& command, const ViewOptions& options, ProfileSet& profiles, bool* trimmed) {

@@ -19,7 +19,6 @@ struct ViewOptions {
 
   // Returns whether an option removes samples that still count in totals.
   bool has_filter() const { return !focus.empty() || !ignore.empty(); }
-  // Returns whether `by` or `where` has this label.
   bool Names(const std::string& label) const;
 };
 
@@ -28,9 +27,6 @@ struct ViewOptions {
 // Prints a warning of the subcommand `command` for a filter that matches nothing. Error: kInvalidArgument for a wrong
 // expression or a label that no sample has.
 absl::Status ApplyFilters(const std::string& command, const ViewOptions& options, ProfileSet& profiles);
-
-// Returns whether `where`, which ApplyFilters accepts, keeps a sample with the labels `labels` and no others.
-bool WhereKeeps(const ViewOptions& options, const std::vector<std::pair<std::string, std::string>>& labels);
 
 // Applies the options to the profiles, including `own`. Sets `*trimmed` to whether the view of own code changed the
 // leaf of a stack; `trimmed` may be null. Errors: those of ApplyFilters; kInvalidArgument for a wrong expression in

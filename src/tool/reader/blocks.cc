@@ -2,13 +2,7 @@
 
 #include <libdeflate.h>
 
-#include <algorithm>
-#include <iterator>
-#include <memory>
 #include <new>
-#include <optional>
-#include <type_traits>
-#include <utility>
 
 #include "src/recording/fields.h"
 
@@ -95,93 +89,79 @@ bool IsValidSite(const SiteEntry& site, const Snapshot& names) {
          AreSorted(site.sample.tags);
 }
 
-bool IsValidModule(const Snapshot::Module& module) { return module.start <= module.limit; }
-bool IsValidDevice(const Snapshot::Device& device) {
-  return std::all_of(std::begin(device.spaces), std::end(device.spaces),
-                     [](const DeviceStats& stats) { return stats.driver_scope <= DriverScope::kProcess; });
-}
-
-constexpr auto kAnyElement = [](const auto&) { return true; };
-
-// Adds the elements of a section up to the first one that is not valid. The first element must be the next one of
-// `list`.
-template <typename T, typename IsValid>
-bool GetList(Reader& reader, uint64_t first, uint64_t count, std::vector<T>* list, const IsValid& is_valid) {
+// Adds the elements of a section up to the first one for which `get` returns false. The first element must be the next
+// one of `list`.
+template <typename T, typename Get>
+bool GetList(uint64_t first, uint64_t count, std::vector<T>* list, const Get& get) {
   if (first != list->size()) return false;
   for (uint64_t i = 0; i < count; ++i) {
     T element;
-    reader(element);
-    if (!reader.bytes().ok() || !is_valid(element)) return false;
+    if (!get(element)) return false;
     list->push_back(std::move(element));
   }
   return true;
 }
 
-bool GetStacks(Reader& reader, uint64_t first, uint64_t count, Snapshot* names) {
-  if (first != names->stacks.size()) return false;
-  for (uint64_t i = 0; i < count; ++i) {
-    Snapshot::Stack stack;
-    // Stacks share frames only within a section: for its first stack, the stack before it is empty.
-    if (!GetStack(reader.bytes(), i == 0 ? Snapshot::Stack() : names->stacks.back(), names->named_frames.size(),
-                  &stack)) {
-      return false;
-    }
-    names->stacks.push_back(std::move(stack));
-  }
-  return true;
-}
-
-bool GetSites(Reader& reader, uint64_t first, uint64_t count, RecordingTables* tables) {
-  if (first != tables->sites.size()) return false;
-  for (uint64_t i = 0; i < count; ++i) {
-    SiteEntry site;
-    reader(site);
-    if (!reader.bytes().ok() || !IsValidSite(site, tables->names)) return false;
-    tables->sites.push_back(std::move(site.sample));
-    tables->site_pools.push_back(site.pool);
-  }
-  return true;
-}
-
-bool GetFunctions(Reader& reader, uint64_t count, RecordingTables* tables) {
-  for (uint64_t i = 0; i < count && reader.bytes().ok(); ++i) {
-    FunctionEntry function;
-    reader(function);
-    tables->functions[function.address] = std::move(function.name);
-  }
-  return reader.bytes().ok();
-}
-
 bool GetSection(TablesSection section, uint64_t first, uint64_t count, std::string_view elements,
                 RecordingTables* tables) {
   Reader reader(elements);
+  Snapshot& names = tables->names;
+  const auto get = [&](auto& element) {
+    reader(element);
+    return reader.bytes().ok();
+  };
+  const auto get_valid = [&](auto is_valid) {
+    return [&get, is_valid](auto& element) { return get(element) && is_valid(element); };
+  };
   switch (section) {
     case TablesSection::kHeader:
       HeaderFields(reader, *tables);
       return reader.bytes().ok();
     case TablesSection::kNamedFrames:
-      return GetList(reader, first, count, &tables->names.named_frames, kAnyElement);
+      return GetList(first, count, &names.named_frames, get);
     case TablesSection::kStacks:
-      return GetStacks(reader, first, count, &tables->names);
+      return GetList(first, count, &names.stacks, [&](Snapshot::Stack& stack) {
+        // Stacks share frames only within a section: for its first stack, the stack before it is empty.
+        static const Snapshot::Stack kEmpty;
+        const Snapshot::Stack& before = names.stacks.size() == first ? kEmpty : names.stacks.back();
+        return GetStack(reader.bytes(), before, names.named_frames.size(), &stack);
+      });
     case TablesSection::kDevices:
-      return GetList(reader, first, count, &tables->names.devices, &IsValidDevice);
+      return GetList(first, count, &names.devices, get_valid([](const Snapshot::Device& device) {
+                       return absl::c_all_of(device.spaces, [](const DeviceStats& stats) {
+                         return stats.driver_scope <= DriverScope::kProcess;
+                       });
+                     }));
     case TablesSection::kAllocators:
-      return GetList(reader, first, count, &tables->names.allocators, kAnyElement);
+      return GetList(first, count, &names.allocators, get);
     case TablesSection::kModules:
-      return GetList(reader, first, count, &tables->names.modules, &IsValidModule);
+      return GetList(first, count, &names.modules,
+                     get_valid([](const Snapshot::Module& module) { return module.start <= module.limit; }));
     case TablesSection::kSites:
-      return GetSites(reader, first, count, tables);
+      return GetList(first, count, &tables->sites, [&](Snapshot::Sample& sample) {
+        SiteEntry site;
+        if (!get(site) || !IsValidSite(site, names)) return false;
+        sample = std::move(site.sample);
+        tables->site_pools.push_back(site.pool);
+        return true;
+      });
     case TablesSection::kFunctions:
-      return GetFunctions(reader, count, tables);
+      for (uint64_t i = 0; i < count; ++i) {
+        FunctionEntry function;
+        if (!get(function)) return false;
+        tables->functions[function.address] = std::move(function.name);
+      }
+      return true;
     case TablesSection::kTagSets:
-      return GetList(reader, first, count, &tables->tag_sets, &AreSorted);
+      return GetList(first, count, &tables->tag_sets, get_valid(&AreSorted));
     case TablesSection::kThreads:
-      return GetList(reader, first, count, &tables->threads, kAnyElement);
+      return GetList(first, count, &tables->threads, get);
     case TablesSection::kMarks:
-      return GetList(reader, first, count, &tables->marks, kAnyElement);
+      return GetList(first, count, &tables->marks, get);
     case TablesSection::kLive:
-      return GetList(reader, first, count, &tables->live,
-                     [tables](const RecordingTables::Live& live) { return live.site < tables->sites.size(); });
+      return GetList(first, count, &tables->live, get_valid([tables](const RecordingTables::Live& live) {
+                       return live.site < tables->sites.size();
+                     }));
   }
   return true;
 }
@@ -205,11 +185,6 @@ bool ParseBlockHeader(std::string_view bytes, BlockHeader* header) {
   constexpr uint32_t kMaxFactor = 1040;
   return reader.ok() && method <= 1 && header->plain_bytes <= kMaxBlockBytes &&
          header->stored_bytes <= kMaxBlockBytes && header->plain_bytes / kMaxFactor <= header->stored_bytes;
-}
-
-bool HasValidChecksum(std::string_view header_bytes, std::string_view stored) {
-  BlockHeader header;
-  return ParseBlockHeader(header_bytes, &header) && header.checksum == BlockChecksum(header_bytes, stored);
 }
 
 bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string* contents) {
@@ -324,8 +299,8 @@ bool AddSamplesBlock(std::string_view contents, size_t devices, std::vector<Driv
   while (reader.bytes().left() != 0) {
     DriverSample& sample = samples->emplace_back();
     reader(sample);
-    const bool is_valid = std::all_of(sample.devices.begin(), sample.devices.end(),
-                                      [&](const DriverSample::Device& device) { return device.device < devices; });
+    const bool is_valid =
+        absl::c_all_of(sample.devices, [&](const DriverSample::Device& device) { return device.device < devices; });
     if (!reader.bytes().ok() || !is_valid) {
       samples->resize(before);
       return false;

@@ -2,16 +2,11 @@
 #ifndef HBMPROF_SRC_TOOL_READER_BLOCKS_H_
 #define HBMPROF_SRC_TOOL_READER_BLOCKS_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include "src/core/ledger/recorded_event.h"
 #include "src/recording/events.h"
 #include "src/recording/format.h"
 #include "src/recording/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::internal {
 
@@ -27,8 +22,6 @@ struct BlockHeader {
 
 // Reads a header of kBlockHeaderBytes bytes. Returns false if the bytes are not a block header.
 bool ParseBlockHeader(std::string_view bytes, BlockHeader* header);
-// Returns whether the checksum is that of the header bytes and the stored contents.
-bool HasValidChecksum(std::string_view header_bytes, std::string_view stored);
 // Sets `*contents` to the plain contents. Returns false if they are damaged. Throws std::bad_alloc if there is no
 // memory.
 bool ExpandBlock(const BlockHeader& header, std::string_view stored, std::string* contents);
@@ -99,13 +92,10 @@ struct EventLimits {
   size_t marks = 0;
 };
 
-// Returns the numbers of the elements of `tables`.
 EventLimits LimitsOf(const RecordingTables& tables);
 
-// Returns whether the references and the values of an event are valid.
 bool IsValidEvent(const RecordedEvent& event, const EventLimits& limits);
 
-// Reads one run.
 class RunReader {
  public:
   // Reads the header of a run from `block`, and moves `block` to the end of the run. `block`'s bytes, `sites` and

@@ -4,22 +4,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <memory>
-#include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "src/base/descriptor.h"
 #include "src/base/regular_file.h"
-#include "src/recording/events.h"
-#include "src/recording/format.h"
 #include "src/tool/reader/blocks.h"
 
 namespace hbmprof::internal {
 namespace {
+
+using tool::Cat;
+using tool::InvalidArgument;
 
 // Tables may take this much memory, as plain bytes, plus kTableExpansion times the size of the file. A file that needs
 // more is damaged or hostile.
@@ -32,35 +28,22 @@ struct IndexEntry {
   BlockHeader header;
 };
 
-// Reads parts of a file.
-class FileParts {
- public:
-  explicit FileParts(int descriptor) : file_(descriptor) {}
-
-  // Reads up to `size` bytes at `offset`; fewer at the end of the file. Returns false, with errno set, on failure.
-  bool Read(int64_t offset, size_t size, std::string* bytes) const {
-    bytes->resize(size);
-    size_t done = 0;
-    while (done < size) {
-      const ssize_t count = RetryOnSignal([&] {
-        return pread(file_.get(), bytes->data() + done, size - done,
-                     static_cast<off_t>(offset + static_cast<int64_t>(done)));
-      });
-      if (count < 0) return false;
-      if (count == 0) break;
-      done += static_cast<size_t>(count);
-    }
-    bytes->resize(done);
-    return true;
+// Reads up to `size` bytes at `offset`; fewer at the end of the file. Returns false, with errno set, on failure.
+bool ReadPart(const FileDescriptor& file, int64_t offset, size_t size, std::string* bytes) {
+  bytes->resize(size);
+  size_t done = 0;
+  while (done < size) {
+    const ssize_t count = RetryOnSignal([&] {
+      return pread(file.get(), bytes->data() + done, size - done,
+                   static_cast<off_t>(offset + static_cast<int64_t>(done)));
+    });
+    if (count < 0) return false;
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
   }
-  int64_t Size() const {
-    struct stat info;
-    return fstat(file_.get(), &info) == 0 ? info.st_size : 0;
-  }
-
- private:
-  const FileDescriptor file_;
-};
+  bytes->resize(done);
+  return true;
+}
 
 // The contents of a block of events. `budget` is the sum of the bytes of all such objects, with the overhead of runs.
 struct EventBlock {
@@ -95,12 +78,6 @@ class FileRecordingReader : public RecordingReader {
   // Reads all blocks except those of events.
   absl::Status ReadBlocks();
 
-  const RecordingTables& tables() const override { return tables_; }
-  const std::vector<DriverSample>& samples() const override { return samples_; }
-  const std::vector<LostEvents>& lost() const override { return lost_; }
-  bool is_complete() const override { return is_complete_; }
-  const std::string& problem() const override { return problem_; }
-  int64_t end_time() const override { return end_time_; }
   int64_t event_count() const override { return event_count_; }
 
   bool Next(RecordedEvent* event) override;
@@ -117,14 +94,15 @@ class FileRecordingReader : public RecordingReader {
   Found ReadBlock(int64_t offset, BlockHeader* header, std::string* stored);
   // Processes one block. Returns false if the rest of the file must not be read.
   bool Enter(int64_t offset, const BlockHeader& header, const std::string& stored);
-  bool EnterTables(const BlockHeader& header, const std::string& stored);
+  // Expands a block whose contents are kept. Returns false if it is damaged, or if all of these are too large.
+  bool ExpandKept(const BlockHeader& header, const std::string& stored, std::string* contents);
   // Makes the last flush the end of a recording without an end block.
   void EndAtLastFlush();
   void SetProblem(const std::string& problem) {
     if (problem_.empty()) problem_ = problem;
   }
   void SetDamage(int64_t offset, const std::string& consequence) { SetProblem(DamageAt(offset) + consequence); }
-  static std::string DamageAt(int64_t offset) { return "is damaged at byte " + std::to_string(offset) + ": "; }
+  static std::string DamageAt(int64_t offset) { return Cat("is damaged at byte ", offset, ": "); }
   // The rest of the file is not read. This is reported beside any other damage.
   void SetEnd(const std::string& reason) { problem_ += (problem_.empty() ? "" : "; ") + reason; }
 
@@ -138,15 +116,9 @@ class FileRecordingReader : public RecordingReader {
   void SiftDown();
 
   const std::string path_;
-  const FileParts file_;
+  const FileDescriptor file_;
   int64_t file_bytes_ = 0;
-  RecordingTables tables_;
   EventLimits limits_;
-  std::vector<DriverSample> samples_;
-  std::vector<LostEvents> lost_;
-  bool is_complete_ = false;
-  std::string problem_;
-  int64_t end_time_ = 0;
   int64_t event_count_ = 0;
   size_t table_bytes_ = 0;
   std::vector<IndexEntry> index_;
@@ -168,30 +140,30 @@ class FileRecordingReader : public RecordingReader {
 FileRecordingReader::Found FileRecordingReader::ReadBlock(int64_t offset, BlockHeader* header, std::string* stored) {
   std::string head;
   if (offset >= file_bytes_) return Found::kEnd;
-  if (!file_.Read(offset, kBlockHeaderBytes, &head) || head.size() < kBlockHeaderBytes) return Found::kDamage;
+  if (!ReadPart(file_, offset, kBlockHeaderBytes, &head) || head.size() < kBlockHeaderBytes) return Found::kDamage;
   if (!ParseBlockHeader(head, header)) return Found::kDamage;
   if (header->stored_bytes > file_bytes_ - offset - static_cast<int64_t>(kBlockHeaderBytes)) return Found::kDamage;
-  if (!file_.Read(offset + static_cast<int64_t>(kBlockHeaderBytes), header->stored_bytes, stored)) {
+  if (!ReadPart(file_, offset + static_cast<int64_t>(kBlockHeaderBytes), header->stored_bytes, stored)) {
     return Found::kDamage;
   }
-  return HasValidChecksum(head, *stored) ? Found::kBlock : Found::kDamage;
+  return header->checksum == BlockChecksum(head, *stored) ? Found::kBlock : Found::kDamage;
 }
 
 absl::Status FileRecordingReader::ReadBlocks() {
-  file_bytes_ = file_.Size();
+  struct stat info = {};
+  fstat(file_.get(), &info);
+  file_bytes_ = info.st_size;
   std::string head;
-  if (!file_.Read(0, kFileHeaderBytes, &head)) {
-    return absl::InternalError(path_ + ": cannot be read: " + std::generic_category().message(errno));
+  if (!ReadPart(file_, 0, kFileHeaderBytes, &head)) {
+    return absl::InternalError(Cat(path_, ": cannot be read: ", std::generic_category().message(errno)));
   }
   if (!IsRecording(head) || head.size() < kFileHeaderBytes) {
-    return absl::InvalidArgumentError(
-        path_ + ": is not a recording; `hbmprof run --record` and HBMPROF_RECORD write recordings");
+    return InvalidArgument(path_, ": is not a recording; `hbmprof run --record` and HBMPROF_RECORD write recordings");
   }
   const uint64_t version = ByteReader(std::string_view(head).substr(kRecordingMagic.size())).Fixed(sizeof(uint32_t));
   if (version != kRecordingVersion) {
-    return absl::InvalidArgumentError(path_ + ": has version " + std::to_string(version) +
-                                      " of the format of recordings, and this program reads version " +
-                                      std::to_string(kRecordingVersion) + "; use the hbmprof that wrote it");
+    return InvalidArgument(path_, ": has version ", version, " of the format of recordings, and this program reads ",
+                           "version ", kRecordingVersion, "; use the hbmprof that wrote it");
   }
   int64_t offset = kFileHeaderBytes;
   BlockHeader header;
@@ -201,8 +173,8 @@ absl::Status FileRecordingReader::ReadBlocks() {
     const Found found = ReadBlock(offset, &header, &stored);
     if (found == Found::kEnd) break;
     if (found == Found::kDamage) {
-      SetEnd("the last " + std::to_string(file_bytes_ - offset) +
-             " bytes do not begin with a whole block, so the recording ends at byte " + std::to_string(offset));
+      SetEnd(Cat("the last ", file_bytes_ - offset,
+                 " bytes do not begin with a whole block, so the recording ends at byte ", offset));
       break;
     }
     if (!Enter(offset, header, stored)) break;
@@ -210,13 +182,12 @@ absl::Status FileRecordingReader::ReadBlocks() {
     offset += static_cast<int64_t>(kBlockHeaderBytes + header.stored_bytes);
   }
   if (blocks == 0) {
-    return absl::DataLossError(path_ + ": holds no readable block" + (problem_.empty() ? "" : "; " + problem_));
+    return absl::DataLossError(Cat(path_, ": holds no readable block", problem_.empty() ? "" : "; ", problem_));
   }
   if (tables_.names.allocators.empty()) tables_.names.allocators.emplace_back();
   if (tables_.tag_sets.empty()) tables_.tag_sets.emplace_back();
   limits_ = LimitsOf(tables_);
-  std::stable_sort(samples_.begin(), samples_.end(),
-                   [](const DriverSample& a, const DriverSample& b) { return a.time < b.time; });
+  absl::c_stable_sort(samples_, [](const DriverSample& a, const DriverSample& b) { return a.time < b.time; });
   // The limit of a device that is first seen after the start is in the samples only.
   for (const DriverSample& sample : samples_) {
     for (const DriverSample::Device& device : sample.devices) {
@@ -236,30 +207,26 @@ void FileRecordingReader::EndAtLastFlush() {
   event_count_ = flushed_events_;
   end_time_ = std::max(flushed_until_, tables_.start_time);
   while (!samples_.empty() && samples_.back().time > end_time_) samples_.pop_back();
-  const auto is_later = [this](const LostEvents& lost) { return lost.from > end_time_; };
-  lost_.erase(std::remove_if(lost_.begin(), lost_.end(), is_later), lost_.end());
+  tool::EraseIf(lost_, [this](const LostEvents& lost) { return lost.from > end_time_; });
   for (LostEvents& lost : lost_) lost.to = std::min(lost.to, end_time_);
 }
 
-bool FileRecordingReader::EnterTables(const BlockHeader& header, const std::string& stored) {
+bool FileRecordingReader::ExpandKept(const BlockHeader& header, const std::string& stored, std::string* contents) {
   table_bytes_ += header.plain_bytes;
-  if (table_bytes_ > kTableBytes + kTableExpansion * static_cast<size_t>(file_bytes_)) return false;
-  std::string contents;
-  return ExpandBlock(header, stored, &contents) && AddTablesBlock(contents, &tables_);
+  return table_bytes_ <= kTableBytes + kTableExpansion * static_cast<size_t>(file_bytes_) &&
+         ExpandBlock(header, stored, contents);
 }
 
 bool FileRecordingReader::Enter(int64_t offset, const BlockHeader& header, const std::string& stored) {
   std::string contents;
   switch (header.type) {
     case BlockType::kTables:
-      if (EnterTables(header, stored)) return true;
+      if (ExpandKept(header, stored, &contents) && AddTablesBlock(contents, &tables_)) return true;
       SetEnd(DamageAt(offset) +
              "a block of tables is not readable or does not continue the tables, so the recording ends there");
       return false;
     case BlockType::kSamples:
-      table_bytes_ += header.plain_bytes;
-      if (table_bytes_ > kTableBytes + kTableExpansion * static_cast<size_t>(file_bytes_) ||
-          !ExpandBlock(header, stored, &contents) ||
+      if (!ExpandKept(header, stored, &contents) ||
           !AddSamplesBlock(contents, tables_.names.devices.size(), &samples_)) {
         SetDamage(offset, "a block of samples is left out");
       } else {
@@ -317,7 +284,7 @@ void FileRecordingReader::OpenBlock(const IndexEntry& entry) {
     if (is_valid) left -= count;
     if (is_valid && run->reader.Next(&run->next)) {
       runs_.push_back(std::move(run));
-      std::push_heap(runs_.begin(), runs_.end(), IsLater);
+      absl::c_push_heap(runs_, IsLater);
       continue;
     }
     SetDamage(entry.offset, "events of a block are left out");
@@ -368,7 +335,7 @@ bool FileRecordingReader::Next(RecordedEvent* event) {
     if (run.reader.is_damaged()) SetProblem("is damaged: events of a block are left out");
     // The rest of the change is damaged or missing.
     event->is_continued = false;
-    std::pop_heap(runs_.begin(), runs_.end(), IsLater);
+    absl::c_pop_heap(runs_, IsLater);
     runs_.pop_back();
   } else if (!event->is_continued) {
     SiftDown();
@@ -386,14 +353,11 @@ bool IsRecording(std::string_view first_bytes) {
 absl::StatusOr<std::unique_ptr<RecordingReader>> RecordingReader::Open(const std::string& path) {
   const int descriptor = OpenRegularFile(path.c_str(), O_RDONLY);
   if (descriptor < 0) {
-    const int error = errno;
-    const std::string text = path + ": cannot be opened: " + std::generic_category().message(error);
-    if (error == ENOENT) return absl::NotFoundError(text);
-    if (error == EINVAL) return absl::InvalidArgumentError(path + ": is not a regular file");
-    return error == EACCES || error == EPERM ? absl::PermissionDeniedError(text) : absl::InternalError(text);
+    if (errno == EINVAL) return InvalidArgument(path, ": is not a regular file");
+    return absl::ErrnoToStatus(errno, path + ": cannot be opened");
   }
   auto reader = std::make_unique<FileRecordingReader>(path, descriptor);
-  if (absl::Status status = reader->ReadBlocks(); !status.ok()) return status;
+  RETURN_IF_ERROR(reader->ReadBlocks());
   return std::unique_ptr<RecordingReader>(std::move(reader));
 }
 

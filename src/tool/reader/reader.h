@@ -2,15 +2,9 @@
 #ifndef HBMPROF_SRC_TOOL_READER_READER_H_
 #define HBMPROF_SRC_TOOL_READER_READER_H_
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include "absl/status/statusor.h"
 #include "src/core/ledger/recorded_event.h"
 #include "src/recording/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::internal {
 
@@ -33,24 +27,50 @@ class RecordingReader {
 
   // They are complete before the first call of Next: they contain every element to which an event refers. Every
   // reference in them is valid.
-  virtual const RecordingTables& tables() const = 0;
-  virtual const std::vector<DriverSample>& samples() const = 0;  // in order of time
-  virtual const std::vector<LostEvents>& lost() const = 0;
-  virtual bool is_complete() const = 0;  // Finish was called
+  const RecordingTables& tables() const { return tables_; }
+  const std::vector<DriverSample>& samples() const { return samples_; }  // in order of time
+  const std::vector<LostEvents>& lost() const { return lost_; }
+  bool is_complete() const { return is_complete_; }  // Finish was called
   // Describes the first damage, and where the reading ended because of damage; empty if no damage is found. Messages
   // print it after the path and a colon. Damage inside a block may be found only while the events are read.
-  virtual const std::string& problem() const = 0;
+  const std::string& problem() const { return problem_; }
   // If the recording is complete, the latest of the start and of all events, samples, Flush and Finish calls. Otherwise
   // the time of the last flush, or of the start. No event or sample is later.
-  virtual int64_t end_time() const = 0;
+  int64_t end_time() const { return end_time_; }
   // Next returns at most this number of events.
   virtual int64_t event_count() const = 0;
 
   // Stores the next event, in the order of time; the parts of one change come one after the other. Returns false at
   // the end. References to sites, threads, tag sets and marks are valid.
   virtual bool Next(RecordedEvent* event) = 0;
-  // Begins again with the first event.
   virtual void Rewind() = 0;
+
+ protected:
+  RecordingTables tables_;
+  std::vector<DriverSample> samples_;
+  std::vector<LostEvents> lost_;
+  bool is_complete_ = false;
+  std::string problem_;
+  int64_t end_time_ = 0;
+};
+
+// A recording that is not read from a file. The class that derives from it fills in the members.
+class RecordingInMemory : public RecordingReader {
+ public:
+  RecordingInMemory() { is_complete_ = true; }
+  int64_t event_count() const override { return static_cast<int64_t>(events_.size()); }
+  bool Next(RecordedEvent* event) override {
+    if (next_ == events_.size()) return false;
+    *event = events_[next_++];
+    return true;
+  }
+  void Rewind() override { next_ = 0; }
+
+ protected:
+  std::vector<RecordedEvent> events_;
+
+ private:
+  size_t next_ = 0;
 };
 
 // Returns whether the first bytes of a file are those of a recording, of any version.

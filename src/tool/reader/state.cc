@@ -1,13 +1,5 @@
 #include "src/tool/reader/state.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <map>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
-
 #include "src/base/saturating.h"
 #include "src/core/generations.h"
 #include "src/core/pool_samples.h"
@@ -15,13 +7,9 @@
 namespace hbmprof::internal {
 namespace {
 
-// Wraps around on overflow.
-void Add(int64_t* sum, int64_t value) {
-  *sum = static_cast<int64_t>(static_cast<uint64_t>(*sum) + static_cast<uint64_t>(value));
-}
-void Subtract(int64_t* sum, int64_t value) {
-  *sum = static_cast<int64_t>(static_cast<uint64_t>(*sum) - static_cast<uint64_t>(value));
-}
+using tool::AddTo;
+using tool::Minus;
+using tool::Plus;
 
 class RecordedNames : public Symbolizer {
  public:
@@ -41,17 +29,17 @@ class RecordedNames : public Symbolizer {
   const RecordingTables& tables_;
 };
 
-// Sets the values of the driver to those of `sample`. Without a sample, the values that can change are not known: those
-// of the start are removed.
-void SetDriverValues(const DriverSample::Device* sample, DeviceStats* stats) {
-  stats->driver_bytes_in_use = sample == nullptr ? std::nullopt : sample->bytes_in_use;
-  stats->bytes_free = sample == nullptr ? std::nullopt : sample->bytes_free;
-  stats->largest_free_block_bytes = sample == nullptr ? std::nullopt : sample->largest_free_block_bytes;
-  stats->driver_cache_bytes = sample == nullptr ? std::nullopt : sample->cache_bytes;
+// Sets the values of the driver to those of `sample`. What it lacks is not known: the values of the start are removed,
+// except the limit, which does not change.
+void SetDriverValues(const DriverSample::Device& sample, DeviceStats* stats) {
+  stats->driver_bytes_in_use = sample.bytes_in_use;
+  stats->bytes_free = sample.bytes_free;
+  stats->largest_free_block_bytes = sample.largest_free_block_bytes;
+  stats->driver_cache_bytes = sample.cache_bytes;
   stats->driver_peak_bytes_in_use = std::nullopt;
-  if (sample != nullptr && sample->bytes_limit.has_value()) stats->bytes_limit = sample->bytes_limit;
+  if (sample.bytes_limit.has_value()) stats->bytes_limit = sample.bytes_limit;
   stats->unaccounted = std::nullopt;
-  if (stats->driver_bytes_in_use.has_value()) stats->unaccounted = Unaccounted(*sample, stats->bytes_in_use);
+  if (sample.bytes_in_use.has_value()) stats->unaccounted = Unaccounted(sample, stats->bytes_in_use);
 }
 
 }  // namespace
@@ -74,10 +62,7 @@ size_t AccountOf(const Snapshot::Sample& site) {
 }
 
 int64_t Unaccounted(const DriverSample::Device& sample, int64_t in_use) {
-  int64_t bytes = *sample.bytes_in_use;
-  Subtract(&bytes, in_use);
-  Subtract(&bytes, std::max<int64_t>(sample.cache_bytes.value_or(0), 0));
-  return bytes;
+  return Minus(Minus(*sample.bytes_in_use, in_use), std::max<int64_t>(sample.cache_bytes.value_or(0), 0));
 }
 
 RecordedPools::RecordedPools(const RecordingTables& tables) {
@@ -125,35 +110,12 @@ RecordingState::RecordingState(const RecordingTables& tables)
     const Snapshot::Sample& sample = tables.sites[i];
     Site& site = sites_[i];
     site.values = {sample.alloc_objects, sample.alloc_bytes, sample.inuse_objects, sample.inuse_bytes};
-    site.peak_objects = sample.peak_objects;
-    site.peak_bytes = sample.peak_bytes;
-    site.pool_peak_objects = sample.pool_peak_objects;
-    site.pool_peak_bytes = sample.pool_peak_bytes;
-    site.account = static_cast<uint32_t>(internal::AccountOf(sample));
+    site.peak = {sample.peak_objects, sample.peak_bytes, 0};
+    site.pool_peak = {sample.pool_peak_objects, sample.pool_peak_bytes, 0};
+    site.account = static_cast<uint32_t>(AccountOf(sample));
   }
   live_.reserve(tables.live.size());
   for (const RecordingTables::Live& live : tables.live) live_[live.id] = {live.site, live.bytes, 0};
-}
-
-size_t RecordingState::AccountOf(uint32_t site) const { return sites_[site].account; }
-
-RecordingState::Site& RecordingState::Changed(uint32_t number) {
-  Site& site = sites_[number];
-  changed_account_ = site.account;
-  if (const uint64_t peaks = accounts_[site.account].peaks; site.peaks != peaks) {
-    site.peak_objects = site.values.inuse_objects;
-    site.peak_bytes = site.values.inuse_bytes;
-    site.peaks = peaks;
-  }
-  const uint32_t from = numbers_.from(number);
-  if (from == RecordedPools::kNone) return site;
-  changed_pool_ = from;
-  if (const uint64_t peaks = pools_[from].peaks; site.pool_peaks != peaks) {
-    site.pool_peak_objects = site.values.inuse_objects;
-    site.pool_peak_bytes = site.values.inuse_bytes;
-    site.pool_peaks = peaks;
-  }
-  return site;
 }
 
 void RecordingState::BeginPeak(size_t account) {
@@ -164,8 +126,8 @@ void RecordingState::BeginPeak(size_t account) {
 
 void RecordingState::MovePeak(int64_t bytes, uint32_t to) {
   const auto add = [this](uint32_t site, int64_t objects, int64_t bytes_at_peak) {
-    Add(&sites_[site].peak_objects, objects);
-    Add(&sites_[site].peak_bytes, bytes_at_peak);
+    AddTo(sites_[site].peak.objects, objects);
+    AddTo(sites_[site].peak.bytes, bytes_at_peak);
   };
   add(moved_.site, -1, -bytes);
   add(to, 1, bytes);
@@ -180,6 +142,9 @@ void RecordingState::EndChange() {
     if (pool.stats.bytes_allocated > pool.stats.peak_bytes_allocated) {
       pool.stats.peak_bytes_allocated = pool.stats.bytes_allocated;
       ++pool.peaks;
+      // The segment that made the account's peak is shown with the blocks that it was made for.
+      Account& account = accounts_[changed_account_];
+      if (account.in_use == account.peak) ++account.peaks;
     }
   }
   changed_account_ = SIZE_MAX;
@@ -202,22 +167,18 @@ std::optional<int64_t> RecordingState::Remove(const RecordedEvent& event) {
 
 int64_t RecordingState::SecondsAfterStart(int64_t time) const {
   constexpr int64_t kSecond = 1'000'000'000;
-  if (time <= tables_.start_time) return 0;
-  Subtract(&time, tables_.start_time);
-  return std::max<int64_t>(time, 0) / kSecond;
+  return time <= tables_.start_time ? 0 : std::max<int64_t>(Minus(time, tables_.start_time), 0) / kSecond;
 }
 
 void RecordingState::CountFreed(uint32_t site, int64_t birth, int64_t time) {
   // The age in whole seconds, which a buffer that was born in the middle of a second reaches in the middle of another.
-  int64_t since_birth = time;
-  Subtract(&since_birth, std::max(birth, tables_.start_time));
-  Add(&since_birth, tables_.start_time);
-  const int64_t seconds = SecondsAfterStart(since_birth);
+  const int64_t age = Minus(time, std::max(birth, tables_.start_time));
+  const int64_t seconds = SecondsAfterStart(Plus(age, tables_.start_time));
   if (seconds == 0) return;
   const size_t octave = std::min(63 - __builtin_clzll(static_cast<uint64_t>(seconds)), kAgeOctaves - 1);
   std::vector<int64_t>& counts = sites_[site].freed_by_octave;
   if (counts.size() <= octave) counts.resize(octave + 1);
-  Add(&counts[octave], 1);
+  AddTo(counts[octave], 1);
 }
 
 std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t uptime_seconds) const {
@@ -232,7 +193,7 @@ std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t 
     auto born = std::lower_bound(site.begin(), site.end(), birth_class, class_of);
     if (born == site.end() || born->birth_class != birth_class) born = site.insert(born, {birth_class, 0, 0});
     ++born->objects;
-    Add(&born->bytes, buffer.bytes);
+    AddTo(born->bytes, buffer.bytes);
   }
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Values& values = sites_[i].values;
@@ -240,8 +201,8 @@ std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t 
     int64_t objects = values.inuse_objects;
     int64_t bytes = values.inuse_bytes;
     for (const Born& born : site) {
-      Subtract(&objects, born.objects);
-      Subtract(&bytes, born.bytes);
+      objects = Minus(objects, born.objects);
+      bytes = Minus(bytes, born.bytes);
     }
     if (objects == 0 && bytes == 0) continue;
     // Live buffers that no event names are older than the recording. Others differ only by the order of events.
@@ -251,28 +212,35 @@ std::vector<std::vector<Snapshot::Sample::Born>> RecordingState::Births(int64_t 
       site.insert(site.begin(), {are_old ? 0 : youngest, 0, 0});
     }
     Born& rest = are_old ? site.front() : site.back();
-    Add(&rest.objects, objects);
-    Add(&rest.bytes, bytes);
+    AddTo(rest.objects, objects);
+    AddTo(rest.bytes, bytes);
   }
   return births;
 }
 
 RecordingState::Account& RecordingState::Change(uint32_t number, const Values& by) {
-  Site& site = Changed(number);
-  Add(&site.values.alloc_objects, by.alloc_objects);
+  Site& site = sites_[number];
+  Account& account = accounts_[site.account];
+  changed_account_ = site.account;
+  site.peak = site.peak.Of(site.values, account.peaks);
+  const uint32_t from = numbers_.from(number);
+  if (from != RecordedPools::kNone) {
+    changed_pool_ = from;
+    site.pool_peak = site.pool_peak.Of(site.values, pools_[from].peaks);
+  }
+  AddTo(site.values.alloc_objects, by.alloc_objects);
   site.values.alloc_bytes = SaturatingSum(site.values.alloc_bytes, by.alloc_bytes);
-  Add(&site.values.inuse_objects, by.inuse_objects);
-  Add(&site.values.inuse_bytes, by.inuse_bytes);
+  AddTo(site.values.inuse_objects, by.inuse_objects);
+  AddTo(site.values.inuse_bytes, by.inuse_bytes);
   if (const uint32_t segment_of = numbers_.segment_of(number); segment_of != RecordedPools::kNone) {
     PoolStats& pool = pools_[segment_of].stats;
-    Add(&pool.bytes_reserved, by.inuse_bytes);
+    AddTo(pool.bytes_reserved, by.inuse_bytes);
     pool.peak_bytes_reserved = std::max(pool.peak_bytes_reserved, pool.bytes_reserved);
   }
-  Account& account = accounts_[site.account];
-  if (const uint32_t from = numbers_.from(number); from != RecordedPools::kNone) {
-    Add(&pools_[from].stats.bytes_allocated, by.inuse_bytes);
+  if (from != RecordedPools::kNone) {
+    AddTo(pools_[from].stats.bytes_allocated, by.inuse_bytes);
   } else {
-    Add(&account.in_use, by.inuse_bytes);
+    AddTo(account.in_use, by.inuse_bytes);
     account.change_time = time_;
   }
   return account;
@@ -284,15 +252,15 @@ void RecordingState::Apply(const RecordedEvent& event) {
   switch (event.kind) {
     case RecordedKind::kAlloc: {
       Account& account = Change(event.site, {1, bytes, 1, bytes});
-      Add(&account.num_allocs, 1);
-      Add(&account.num_live, 1);
+      AddTo(account.num_allocs, 1);
+      AddTo(account.num_live, 1);
       account.largest_alloc = std::max(account.largest_alloc, bytes);
       live_[event.id] = {event.site, bytes, event.time};
       allocated_ = event.id;
       break;
     }
     case RecordedKind::kFree:
-      Add(&Change(event.site, {0, 0, -1, -bytes}).num_live, -1);
+      AddTo(Change(event.site, {0, 0, -1, -bytes}).num_live, -1);
       if (const std::optional<int64_t> birth = Remove(event)) CountFreed(event.site, *birth, event.time);
       break;
     case RecordedKind::kMoveFrom:
@@ -329,21 +297,8 @@ void RecordingState::Apply(const RecordedEvent& event) {
 Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSample* sample,
                                     std::vector<uint32_t>* sample_sites) const {
   if (sample_sites != nullptr) sample_sites->clear();
-  const Snapshot& names = tables_.names;
-  Snapshot snapshot;
-  snapshot.stacks = names.stacks;
-  snapshot.named_frames = names.named_frames;
-  snapshot.devices = names.devices;
-  snapshot.allocators = names.allocators;
-  snapshot.modules = names.modules;
-  snapshot.python = names.python;
-  snapshot.warnings = names.warnings;
-  snapshot.process_id = names.process_id;
-  snapshot.host = names.host;
-  snapshot.tracker.unwinder = names.tracker.unwinder;
-  snapshot.time_unix_nanos = tables_.start_unix_nanos;
-  Add(&snapshot.time_unix_nanos, time.value_or(time_));
-  Subtract(&snapshot.time_unix_nanos, tables_.start_time);
+  Snapshot snapshot = tables_.names;
+  snapshot.time_unix_nanos = Plus(tables_.start_unix_nanos, Minus(time.value_or(time_), tables_.start_time));
   if (sample != nullptr) snapshot.counters = sample->counters;
   snapshot.uptime_seconds = SecondsAfterStart(time.value_or(time_));
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
@@ -356,7 +311,7 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     stats.num_allocs = accounts_[account].num_allocs;
     stats.num_live = accounts_[account].num_live;
     stats.largest_alloc_size = accounts_[account].largest_alloc;
-    Add(&snapshot.tracker.live_records, stats.num_live);
+    AddTo(snapshot.tracker.live_records, stats.num_live);
   }
   for (Snapshot::Device& device : snapshot.devices) device.pools.clear();
   for (size_t i = 0; i < pools_.size(); ++i) {
@@ -365,18 +320,18 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
   std::vector<uint32_t> site_pools;  // by sample
   for (size_t i = 0; i < sites_.size(); ++i) {
     const Site& site = sites_[i];
-    const bool has_changed_since_peak = site.peaks == accounts_[site.account].peaks;
     Snapshot::Sample values = tables_.sites[i];
     values.alloc_objects = site.values.alloc_objects;
     values.alloc_bytes = site.values.alloc_bytes;
     values.inuse_objects = site.values.inuse_objects;
     values.inuse_bytes = site.values.inuse_bytes;
-    values.peak_objects = has_changed_since_peak ? site.peak_objects : values.inuse_objects;
-    values.peak_bytes = has_changed_since_peak ? site.peak_bytes : values.inuse_bytes;
+    const AtPeak peak = site.peak.Of(site.values, accounts_[site.account].peaks);
+    values.peak_objects = peak.objects;
+    values.peak_bytes = peak.bytes;
     if (const uint32_t from = numbers_.from(static_cast<uint32_t>(i)); from != RecordedPools::kNone) {
-      const bool has_changed_since_pool_peak = site.pool_peaks == pools_[from].peaks;
-      values.pool_peak_objects = has_changed_since_pool_peak ? site.pool_peak_objects : values.inuse_objects;
-      values.pool_peak_bytes = has_changed_since_pool_peak ? site.pool_peak_bytes : values.inuse_bytes;
+      const AtPeak pool_peak = site.pool_peak.Of(site.values, pools_[from].peaks);
+      values.pool_peak_objects = pool_peak.objects;
+      values.pool_peak_bytes = pool_peak.bytes;
     }
     values.born = std::move(births[i]);
     values.freed_by_octave = site.freed_by_octave;
@@ -399,16 +354,16 @@ Snapshot RecordingState::ToSnapshot(std::optional<int64_t> time, const DriverSam
     const auto is_same = [&](const RecordedPools::Pool& pool) {
       return pool.device == idle.device && pool.name == snapshot.allocators[idle.allocator];
     };
-    const auto pool = std::find_if(numbers_.all().begin(), numbers_.all().end(), is_same);
+    const auto pool = absl::c_find_if(numbers_.all(), is_same);
     sample_sites->push_back(static_cast<uint32_t>(sites_.size() + static_cast<size_t>(pool - numbers_.all().begin())));
   }
 
   constexpr auto kOfDevice = static_cast<size_t>(MemorySpace::kDevice);
   for (uint32_t device = 0; device < snapshot.devices.size(); ++device) {
     const Account& account = accounts_[device * kMemorySpaceCount + kOfDevice];
-    const DriverSample::Device* said = nullptr;
+    DriverSample::Device said;
     for (size_t i = 0; sample != nullptr && i < sample->devices.size(); ++i) {
-      if (sample->devices[i].device == device && account.change_time <= sample->time) said = &sample->devices[i];
+      if (sample->devices[i].device == device && account.change_time <= sample->time) said = sample->devices[i];
     }
     SetDriverValues(said, &snapshot.devices[device].spaces[kOfDevice]);
   }

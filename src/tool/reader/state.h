@@ -2,18 +2,13 @@
 #ifndef HBMPROF_SRC_TOOL_READER_STATE_H_
 #define HBMPROF_SRC_TOOL_READER_STATE_H_
 
-#include <cstddef>
-#include <cstdint>
-#include <memory>
-#include <optional>
-#include <string>
 #include <unordered_map>
-#include <vector>
 
 #include "hbmprof/pprof.h"
 #include "hbmprof/snapshot.h"
 #include "src/core/ledger/recorded_event.h"
 #include "src/recording/recording.h"
+#include "src/tool/util/common.h"
 
 namespace hbmprof::internal {
 
@@ -67,9 +62,6 @@ class RecordingState {
   // id. So a free whose site is not that of the buffer here does not remove it. A segment and the blocks that begin at
   // the same address have different ids.
   const std::unordered_map<uint64_t, Buffer>& live() const { return live_; }
-  // Account: device * kMemorySpaceCount + space.
-  size_t account_count() const { return accounts_.size(); }
-  size_t AccountOf(uint32_t site) const;
   int64_t bytes_in_use(size_t account) const { return accounts_[account].in_use; }
   int64_t peak_bytes(size_t account) const { return accounts_[account].peak; }
   // Bytes in use at a site; of a segment all of its bytes.
@@ -94,18 +86,20 @@ class RecordingState {
     int64_t inuse_objects = 0;
     int64_t inuse_bytes = 0;
   };
-  // If `peaks` is equal to `peaks` of the account, the site has changed since the last peak of the account, and
-  // peak_objects and peak_bytes are its values at that peak. Otherwise the site has not changed since then, and its
-  // values at the peak are the present ones.
-  // The same holds for the peak of the pool that has handed out the site's memory.
+  // What a site had in use at the last peak of its account, or of the pool that has handed out its memory. `now`: the
+  // number of peaks of these.
+  struct AtPeak {
+    int64_t objects = 0;
+    int64_t bytes = 0;
+    uint64_t peaks = 0;  // If it is not `now`, the site has not changed since the last peak, so it had what it has.
+    AtPeak Of(const Values& values, uint64_t now) const {
+      return peaks == now ? *this : AtPeak{values.inuse_objects, values.inuse_bytes, now};
+    }
+  };
   struct Site {
     Values values;
-    int64_t peak_objects = 0;
-    int64_t peak_bytes = 0;
-    uint64_t peaks = 0;
-    int64_t pool_peak_objects = 0;
-    int64_t pool_peak_bytes = 0;
-    uint64_t pool_peaks = 0;
+    AtPeak peak;
+    AtPeak pool_peak;
     uint32_t account = 0;
     std::vector<int64_t> freed_by_octave;  // as in Snapshot::Sample
   };
@@ -126,7 +120,6 @@ class RecordingState {
     uint64_t peaks = 0;  // number of peaks of bytes_allocated since the start
   };
 
-  Site& Changed(uint32_t site);
   // Adds the differences `by` to the values of a site, and those in use to its account. Returns the account.
   Account& Change(uint32_t site, const Values& by);
   // Removes the live buffer of the event. Returns the time of its allocation, as in Buffer; no value if it is not

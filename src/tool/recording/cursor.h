@@ -4,8 +4,7 @@
 
 #include "src/tool/reader/reader.h"
 #include "src/tool/reader/state.h"
-#include "src/tool/util/common.h"
-#include "src/tool/util/terminal.h"
+#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
@@ -26,13 +25,11 @@ class RecordingCursor {
   // Begins at the start. Shows the progress of each pass over the events on stderr if that is a terminal.
   explicit RecordingCursor(RecordingReader& recording) : recording_(recording) { Rewind(); }
 
-  // Stores the next event. Returns false at the end.
   bool Next(RecordedEvent* event) {
     if (!recording_.Next(event)) return false;
     if (++count_ % kStep == 0) progress_->Advance(kStep);
     return true;
   }
-  // The number of events that were read.
   int64_t count() const { return count_; }
   // Returns the next sample whose time is at most `time`; null if there is none.
   const DriverSample* NextSample(int64_t time) {

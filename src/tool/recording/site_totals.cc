@@ -1,7 +1,6 @@
 #include "src/tool/recording/site_totals.h"
 
 #include "hbmprof/allocation.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
@@ -34,9 +33,7 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
     if (RowOf(i) == i) {
       Row& row = rows_[i].now;
       row.allocated_bytes = Minus(std::max(sample.alloc_bytes, sample.inuse_bytes), sample.inuse_bytes);
-      row.freed_bytes = row.allocated_bytes;
       row.allocated_objects = Minus(std::max(sample.alloc_objects, sample.inuse_objects), sample.inuse_objects);
-      row.freed_objects = row.allocated_objects;
     }
     AddToRow(RowOf(i), sample.inuse_bytes, sample.inuse_objects);
     if (pools_.from(i) == RecordedPools::kNone) {
@@ -47,6 +44,7 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
   }
   for (AccountState& account : accounts_) {
     account.now.peak = account.now.in_use;
+    account.now.peak_idle = account.now.idle;
     account.now.peak_time = tables.start_time;
     account.peak_number = 1;
   }
@@ -73,10 +71,8 @@ void SiteTotals::AddToRow(uint32_t number, int64_t bytes, int64_t objects) {
   AddTo(row.now.bytes, bytes);
   AddTo(row.now.objects, objects);
   if (bytes > 0) AddTo(row.now.allocated_bytes, bytes);
-  if (bytes < 0) row.now.freed_bytes = Minus(row.now.freed_bytes, bytes);
   if (objects > 0) AddTo(row.now.allocated_objects, objects);
-  if (objects < 0) row.now.freed_objects = Minus(row.now.freed_objects, objects);
-  if (is_idle_memory(number)) AddTo(account.now.idle, bytes);
+  if (number >= tables_.sites.size()) AddTo(account.now.idle, bytes);
 }
 
 bool SiteTotals::Apply(const RecordedEvent& event) {
@@ -93,14 +89,16 @@ bool SiteTotals::Apply(const RecordedEvent& event) {
   if (event.is_continued) return false;
   for (const size_t number : changed_) {
     AccountState& account = accounts_[number];
-    const bool is_peak = account.now.in_use > account.now.peak;
+    const bool is_higher = account.now.in_use > account.now.peak;
     // The same memory, now at another site, such as that of a segment.
-    const bool is_same_peak = event.kind == RecordedKind::kMoveTo && account.peak_buffer == event.id &&
-                              account.now.in_use == account.now.peak;
+    const bool is_moved = event.kind == RecordedKind::kMoveTo && account.peak_buffer == event.id;
     if (has_site && account.peak_buffer == event.id) account.peak_buffer.reset();
-    if (!is_peak && !is_same_peak) continue;
-    if (event.kind == RecordedKind::kAlloc) account.peak_buffer = event.id;
+    const bool is_better =
+        account.now.in_use == account.now.peak && (is_moved || account.now.idle < account.now.peak_idle);
+    if (!is_higher && !is_better) continue;
+    if (is_higher && event.kind == RecordedKind::kAlloc) account.peak_buffer = event.id;
     account.now.peak = account.now.in_use;
+    account.now.peak_idle = account.now.idle;
     account.now.peak_time = event.time;
     account.now.peak_event = events_ - 1;
     ++account.peak_number;

@@ -9,7 +9,6 @@
 #define HBMPROF_SRC_TOOL_RECORDING_SITE_TOTALS_H_
 
 #include "src/tool/recording/cursor.h"
-#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -23,20 +22,19 @@ class SiteTotals {
   struct Row {
     int64_t bytes = 0;    // live
     int64_t objects = 0;  // live
-    // Totals since the start of the process, which never decrease. allocated_bytes - freed_bytes is `bytes`. Idle
-    // memory that becomes a block counts as freed. When the block is freed, it counts as allocated again.
+    // Totals since the start of the process, which never decrease. What is not live was freed. Idle memory that becomes
+    // a block counts as freed. When the block is freed, it counts as allocated again.
     int64_t allocated_bytes = 0;
-    int64_t freed_bytes = 0;
     int64_t allocated_objects = 0;
-    int64_t freed_objects = 0;
   };
   struct Account {
     int64_t in_use = 0;
     int64_t idle = 0;  // of pools; part of in_use
-    // The highest in_use since the start of the recording, and when it was first reached: the time, and the event (0 is
-    // the first one; -1: at the start). If the buffer that was allocated by this event moves to another site before
-    // in_use changes, as when it becomes a segment, they are those of that event.
+    // The highest in_use since the start of the recording, and its time and event (0: the first one; -1: the start). Of
+    // the instants with this in_use it is the first with the least idle memory, so that a new segment has its block. If
+    // the buffer that made the peak moves, as when it becomes a segment, the instants before that do not count.
     int64_t peak = 0;
+    int64_t peak_idle = 0;
     int64_t peak_time = 0;
     int64_t peak_event = -1;
     bool is_used = false;  // it has a site
@@ -64,7 +62,6 @@ class SiteTotals {
   size_t account_of(uint32_t row) const { return rows_[row].account; }
   // The call stack of the row, as RecordedStacks numbers it.
   uint32_t stack_of(uint32_t row) const;
-  bool is_idle_memory(uint32_t row) const { return row >= tables_.sites.size(); }
   size_t account_count() const { return accounts_.size(); }
   const Account& account(size_t number) const { return accounts_[number].now; }
   // The live bytes and buffers of a row at the peak of its account.

@@ -4,9 +4,9 @@
 
 #include "hbmprof/pprof.h"
 #include "src/core/pool_samples.h"
-#include "src/tool/profile/own_code.h"
+#include "src/tool/profile/labels.h"
+#include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -31,7 +31,7 @@ absl::StatusOr<ProfileSet> ProfileOfStacks(const RecordingTables& tables) {
   }
   const std::unique_ptr<Symbolizer> names = internal::NamesOfRecording(tables);
   ASSIGN_OR_RETURN(std::string bytes, SerializePprof(snapshot, names.get()));
-  return ProfileSet::Parse({{"the recording", std::move(bytes)}});
+  return ParseWithLines({{"the recording", std::move(bytes)}});
 }
 
 }  // namespace
@@ -40,58 +40,61 @@ absl::StatusOr<RecordedStacks> RecordedStacks::Make(const std::string& path, con
                                                     const std::vector<std::string>& known, bool own_code) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(known));
   RecordedStacks result;
-  result.stacks_.resize(tables.names.stacks.size() + RecordedPools(tables).all().size());
-  result.own_frames_.resize(result.stacks_.size());
-  if (result.stacks_.empty()) return result;
-  ASSIGN_OR_RETURN(const ProfileSet profiles, In(path, ProfileOfStacks(tables)));
-  // By location: its frames, and what they belong to.
-  struct Location {
-    uint32_t first_frame = 0;
-    std::vector<internal::FrameOwner> owners;
-  };
-  std::vector<Location> locations(profiles.locations().size());
-  for (uint64_t l = 0; l < locations.size(); ++l) {
-    locations[l] = {static_cast<uint32_t>(result.frames_.size()), libraries.OwnersOf(profiles, l)};
+  const size_t count = tables.names.stacks.size() + RecordedPools(tables).all().size();
+  if (count == 0) return result;
+  ASSIGN_OR_RETURN(ProfileSet profiles, In(path, ProfileOfStacks(tables)));
+  std::vector<uint32_t> first_frames;  // by location
+  for (uint64_t l = 0; l < profiles.locations().size(); ++l) {
+    first_frames.push_back(static_cast<uint32_t>(result.frames_.size()));
     for (Frame& frame : profiles.ShownLocation(l)) result.frames_.push_back(std::move(frame));
   }
-  const auto none = static_cast<uint32_t>(result.frames_.size());
+  first_frames.push_back(static_cast<uint32_t>(result.frames_.size()));
   result.frames_.push_back({"[no stack]", "", 0, false});
-  for (std::vector<uint32_t>& stack : result.stacks_) stack.assign(1, none);
-  result.own_frames_.assign(result.stacks_.size(), none);
-  for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
-    const auto number = static_cast<size_t>(std::atoll(profiles.LabelText(sample.labels, kStackLabel).c_str()) - 1);
-    std::vector<uint32_t>& stack = result.stacks_[number];
-    stack.clear();
-    uint32_t own = none;
-    internal::FrameOwner owner;
-    int rank = internal::kOwnRanks;
-    for (const uint64_t* l = profiles.stacks().begin(sample.stack); l != profiles.stacks().end(sample.stack); ++l) {
-      for (uint32_t i = 0; i < locations[*l].owners.size(); ++i) {
-        const uint32_t frame = locations[*l].first_frame + i;
-        const internal::FrameOwner& owner_of_frame = locations[*l].owners[i];
-        if (internal::OwnRank(owner_of_frame.role) < rank) {
-          own = frame;
-          owner = owner_of_frame;
-          rank = internal::OwnRank(owner.role);
-        }
-        stack.push_back(frame);
-      }
+  result.stacks_.assign(count, {first_frames.back()});
+  result.own_frames_.assign(count, result.frames_.back());
+  result.in_own_.assign(count, UINT32_MAX);
+  const auto for_each_stack = [&](const auto& visit) {
+    for (const ProfileSet::Sample& sample : profiles.files()[0].samples) {
+      if (profiles.stacks()[sample.stack].empty()) continue;
+      const std::string label = profiles.LabelText(sample.labels, kStackLabel);
+      visit(static_cast<size_t>(std::atoll(label.c_str()) - 1), sample.stack);
     }
-    if (stack.empty()) stack.push_back(none);
-    result.own_frames_[number] = own_code ? own : stack.front();
-    if (own_code && owner.role == internal::CodeRole::kOperator) {
-      result.own_frames_[number] = static_cast<uint32_t>(result.frames_.size());
-      Frame renamed = result.frames_[own];
-      renamed.name = internal::OwnName(owner, renamed.name);
-      result.frames_.push_back(std::move(renamed));
+  };
+  for_each_stack([&](size_t number, uint32_t stack) {
+    std::vector<uint32_t>& frames = result.stacks_[number];
+    frames.clear();
+    for (const uint64_t l : profiles.stacks()[stack]) {
+      for (uint32_t frame = first_frames[l]; frame < first_frames[l + 1]; ++frame) frames.push_back(frame);
     }
-  }
+  });
+  if (own_code) AttributeToOwnCode(libraries, profiles);
+  for_each_stack([&](size_t number, uint32_t stack) {
+    result.own_frames_[number] = profiles.ShownLocation(profiles.stacks()[stack][0])[0];
+    result.in_own_[number] = stack;
+  });
+  result.own_ = std::move(profiles);
   return result;
+}
+
+std::string RecordedStacks::CallersAt(const RecordingTables& tables, uint32_t site) const {
+  constexpr size_t kShown = 4;
+  const uint32_t stack = site < tables.sites.size() ? in_own_[tables.sites[site].stack] : UINT32_MAX;
+  if (stack == UINT32_MAX) return "";
+  std::vector<Frame> frames = own_->ShownStack(stack);
+  frames.resize(std::min(frames.size(), kShown));
+  return absl::StrJoin(frames, " < ", [](std::string* out, const Frame& frame) { *out += frame.name; });
+}
+
+std::string FailedText(const RecordingTables& tables, const RecordedEvent& event, const std::string& when) {
+  const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make("", tables, {}, true);
+  const std::string callers = stacks.ok() ? stacks->CallersAt(tables, event.site) : "";
+  return Cat(event.bytes > 0 ? Bytes(event.bytes) : "unknown size", " failed", when,
+             callers.empty() ? "" : ", requested by ", callers);
 }
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,
                                               bool own_code) {
-  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenWholeRecording(path));
+  ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   ASSIGN_OR_RETURN(RecordedStacks stacks, RecordedStacks::Make(path, reader->tables(), known, own_code));
   return OpenedRecording{std::move(reader), std::move(stacks)};
 }
@@ -114,10 +117,6 @@ std::vector<std::string> GapsOf(const RecordingReader& recording) {
     gaps.emplace_back("the list of the buffers that were live at the start is incomplete");
   }
   return gaps;
-}
-
-void AddGaps(const RecordingReader& recording, Snapshot& snapshot) {
-  for (std::string& gap : GapsOf(recording)) snapshot.warnings.push_back(std::move(gap));
 }
 
 void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording) {

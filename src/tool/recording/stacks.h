@@ -5,7 +5,6 @@
 
 #include "src/tool/profile/profile.h"
 #include "src/tool/recording/cursor.h"
-#include "src/tool/util/common.h"
 
 namespace hbmprof::tool {
 
@@ -24,18 +23,23 @@ class RecordedStacks {
   // The numbers of the frames of a stack (Snapshot::Sample::stack), innermost first; at least one. Functions of hbmprof
   // itself are left out. After the stacks of the tables, each pool (RecordedPools) has a stack for its idle memory.
   const std::vector<uint32_t>& stack(uint32_t number) const { return stacks_[number]; }
-  // The first frame of the stack that counts as own code (OwnRank in known_code.h), under the name OwnName; the
-  // innermost frame if Make's `own_code` is false.
-  const Frame& own_frame(uint32_t stack) const { return frames_[own_frames_[stack]]; }
+  // The innermost frame of the stack; if Make's `own_code` is true, after AttributeToOwnCode.
+  const Frame& own_frame(uint32_t stack) const { return own_frames_[stack]; }
+  // Returns the names of the innermost own frames of the site's stack: "f < g < h"; "" without a site.
+  std::string CallersAt(const RecordingTables& tables, uint32_t site) const;
 
  private:
   RecordedStacks() = default;
   std::vector<Frame> frames_;
   std::vector<std::vector<uint32_t>> stacks_;
-  std::vector<uint32_t> own_frames_;  // by stack: index in frames_
+  std::vector<Frame> own_frames_;  // by stack
+  std::optional<ProfileSet> own_;  // with the stacks after AttributeToOwnCode
+  std::vector<uint32_t> in_own_;   // by stack: its number in `own_`; UINT32_MAX: it has no frame
 };
 
-// A recording and its stacks.
+// Returns the text on an allocation that failed: "1.95 GiB failed WHEN, requested by f < g < h". `when`: " WHEN" or "".
+std::string FailedText(const RecordingTables& tables, const RecordedEvent& event, const std::string& when = "");
+
 struct OpenedRecording {
   std::unique_ptr<RecordingReader> reader;
   RecordedStacks stacks;
@@ -45,10 +49,8 @@ absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std
                                               bool own_code = true);
 
 // Returns what the recording lacks, one message for each: it is damaged or was not ended, events were lost, or its list
-// of the buffers that were live at its start is incomplete.
+// of the buffers that were live at its start is incomplete. Some damage is found only while the events are read.
 std::vector<std::string> GapsOf(const RecordingReader& recording);
-// Adds each of them to the warnings of a profile. Some damage is found only while the events are read.
-void AddGaps(const RecordingReader& recording, Snapshot& snapshot);
 // Prints each of them as a warning to stderr.
 void WarnOfGaps(const std::string& command, const std::string& path, const RecordingReader& recording);
 

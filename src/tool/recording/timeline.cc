@@ -3,7 +3,6 @@
 #include <set>
 
 #include "src/tool/recording/site_totals.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -135,6 +134,7 @@ class TimelineMaker {
     if (is_failed) {
       mark.kind = Timeline::MarkKind::kFailed;
       mark.bytes = event.bytes;
+      mark.site = event.site;
       mark.memory = AccountName(tables_, event.id);
     } else {
       mark.name = tables_.marks[event.id].name;

@@ -54,6 +54,7 @@ struct Timeline {
     std::string name;               // of the mark in the recording; empty for kFailed
     int64_t bytes = 0;              // of the failed allocation; 0: not known
     std::string memory;             // in which the allocation failed; empty if it is not known
+    uint32_t site = 0;              // of the failed allocation, as RecordedEvent::site
     std::optional<size_t> instant;  // of the first marks and the first failed allocations
   };
   int64_t duration = 0;

@@ -1,14 +1,14 @@
 // Makes the data of the page, which report.js describes and shows.
 #include "src/tool/report/report.h"
 
+#include <tuple>
+
 #include "absl/strings/escaping.h"
 #include "hbmprof/allocation.h"
 #include "src/tool/findings/findings.h"
 #include "src/tool/profile/labels.h"
-#include "src/tool/profile/own_code.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/timeline.h"
-#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -47,141 +47,78 @@ Json FileJson(const ProfileSet::File& file) {
   return json;
 }
 
+// Returns nothing if labels select the samples: this memory has none.
 Json UnaccountedJson(const ProfileSet::File& file, const ViewOptions& options) {
   Json list = Json::array();
+  if (!options.where.empty()) return list;
   for (const UnaccountedMemory& one : UnaccountedOf(file)) {
-    const std::string name(one.name);
-    if (!WhereKeeps(options, {{kLibraryLabel, name}, {"device", one.device}})) continue;
-    list.push_back({one.device, name, Shown(one.bytes)});
+    list.push_back({one.device, std::string(one.name), Shown(one.bytes)});
   }
   return list;
 }
 
-// The tree of all stacks by function. Parents come before their children. The call sites of a function in one caller
-// are one node, which keeps the positions of the first few. The tree has at most about kMaxNodes nodes, because the
-// stacks of a small profile can have so many that neither this process nor a browser has memory for them.
-class StackTree {
+// The call stacks of the page: lists of frames, outermost first. They have at most kMostFrames frames together, because
+// the stacks of a small profile can have so many that neither this process nor a browser has memory for them.
+class PageStacks {
  public:
-  // Returns the node of a stack, or NodeOfRest if there is no room for it. The arguments `profiles` and `libraries`
-  // must be the same in all calls.
-  size_t NodeOf(const ProfileSet& profiles, KnownLibraries& libraries, uint32_t stack) {
-    const auto [entry, is_new] = nodes_.try_emplace(stack, 0);
+  PageStacks(const ProfileSet& profiles, KnownLibraries& libraries) : profiles_(profiles), libraries_(libraries) {}
+
+  // Returns the number of a stack of the profiles, or NumberOfRest if there is no room for it.
+  size_t NumberOf(uint32_t stack) {
+    const auto [entry, is_new] = numbers_.try_emplace(stack, 0);
     if (!is_new) return entry->second;
-    uint32_t node = 0;
-    int rank = internal::kOwnRanks;
-    size_t length = 0;
-    for (const uint64_t* l = profiles.stacks().begin(stack); l != profiles.stacks().end(stack); ++l) {
-      for (const KnownFrame& frame : FramesOf(profiles, libraries, *l)) {
-        rank = std::min(rank, internal::OwnRank(frame.role));
-        ++length;
-      }
+    std::vector<uint64_t> frames;
+    const std::vector<uint64_t>& locations = profiles_.stacks()[stack];
+    for (auto l = locations.rbegin(); l != locations.rend(); ++l) {
+      const std::vector<uint64_t>& of_location = FramesOf(*l);
+      frames.insert(frames.end(), of_location.begin(), of_location.end());
     }
-    if (parents_.size() + length > kMaxNodes) return nodes_[stack] = NodeOfRest();
-    for (const uint64_t* l = profiles.stacks().end(stack); l != profiles.stacks().begin(stack);) {
-      for (const KnownFrame& frame : FramesOf(profiles, libraries, *--l)) {
-        node = ChildOf(node, frame.name, internal::OwnRank(frame.role) == rank ? 0 : 1);
-        // Stores one position more than the page shows, so that the page knows that there are more.
-        std::vector<std::string>& positions = positions_of_[node];
-        if (!frame.position.empty() && positions.size() <= kShownPositions &&
-            !absl::c_linear_search(positions, frame.position)) {
-          positions.push_back(frame.position);
-        }
-      }
-    }
-    if (node == 0) node = ChildOf(0, NumberOf("[no stack]"), 1);
-    return nodes_[stack] = node;
+    if (frames.empty()) frames = {NumberOfFrame("[no stack]", "", 0)};
+    if (frame_count_ + frames.size() > kMostFrames) return entry->second = NumberOfRest();
+    frame_count_ += frames.size();
+    return entry->second = stacks_.Number(frames);
   }
 
-  // Returns the node of all stacks that are not listed.
-  size_t NodeOfRest() { return ChildOf(0, NumberOf("[other call stacks]"), 0); }
+  // Returns the number of the stack for all that are not listed.
+  size_t NumberOfRest() { return stacks_.Number({NumberOfFrame("[other call stacks]", "", 0)}); }
 
-  Json TreeJson() const {
-    Json positions = {""};
-    Json position_of = Json::array();
-    absl::flat_hash_map<std::string, size_t> numbers = {{"", 0}};
-    for (const std::vector<std::string>& of_node : positions_of_) {
-      std::string text;
-      for (size_t i = 0; i < of_node.size() && i < kShownPositions; ++i) text += (i == 0 ? "" : ", ") + of_node[i];
-      if (of_node.size() > kShownPositions) text += ", ...";
-      const auto [entry, is_new] = numbers.try_emplace(text, positions.size());
-      if (is_new) positions.push_back(text);
-      position_of.push_back(entry->second);
-    }
-    return {{"parent", parents_},  {"name", names_of_}, {"position", position_of},
-            {"library", library_}, {"names", names_},   {"positions", positions}};
+  Json FramesJson() const { return frames_; }
+  Json StacksJson() const {
+    Json json = Json::array();
+    for (uint32_t i = 0; i < stacks_.size(); ++i) json.push_back(stacks_[i]);
+    return json;
   }
 
  private:
-  static constexpr size_t kMaxNodes = 2'000'000;
-  static constexpr size_t kShownPositions = 4;
-  struct KnownFrame {
-    uint32_t name;
-    internal::CodeRole role;
-    std::string position;
-  };
+  static constexpr size_t kMostFrames = 2'000'000;
 
   // Returns the frames of a location, outermost first.
-  const std::vector<KnownFrame>& FramesOf(const ProfileSet& profiles, KnownLibraries& libraries, uint64_t location) {
-    const auto [known, is_new] = frames_.try_emplace(location);
+  const std::vector<uint64_t>& FramesOf(uint64_t location) {
+    const auto [known, is_new] = of_location_.try_emplace(location);
     if (!is_new) return known->second;
-    const std::vector<ProfileSet::ShownFrame> frames = profiles.ShownLocation(location);
-    const std::vector<internal::FrameOwner> owners = libraries.OwnersOf(profiles, location);
+    const std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownLocation(location);
+    const std::vector<internal::FrameOwner> owners = libraries_.OwnersOf(profiles_, location);
     for (size_t f = frames.size(); f-- > 0;) {
-      known->second.push_back(
-          {NumberOf(internal::OwnName(owners[f], frames[f].name)), owners[f].role, frames[f].Position()});
+      known->second.push_back(NumberOfFrame(internal::OwnName(owners[f], frames[f].name), frames[f].Position(),
+                                            internal::OwnRank(owners[f].role)));
     }
     return known->second;
   }
-
-  uint32_t NumberOf(const std::string& name) {
-    const auto [number, is_new] = name_numbers_.try_emplace(name, static_cast<uint32_t>(names_.size()));
-    if (is_new) names_.push_back(name);
+  uint64_t NumberOfFrame(const std::string& name, const std::string& position, int rank) {
+    const auto [number, is_new] = frame_numbers_.try_emplace({name, position, rank}, frames_.size());
+    if (is_new) frames_.push_back({name, position, rank});
     return number->second;
   }
 
-  // Returns the node of a frame below `node`.
-  uint32_t ChildOf(uint32_t node, uint32_t name, uint32_t library) {
-    const auto next = static_cast<uint32_t>(parents_.size());
-    const auto [child, is_new] = children_.try_emplace({node, 2 * name + library}, next);
-    if (is_new) {
-      parents_.push_back(node);
-      names_of_.push_back(name);
-      library_.push_back(library);
-      positions_of_.emplace_back();
-    }
-    return child->second;
-  }
-
-  absl::flat_hash_map<uint32_t, size_t> nodes_;                    // by stack
-  absl::flat_hash_map<uint64_t, std::vector<KnownFrame>> frames_;  // by location
-  absl::flat_hash_map<std::string, uint32_t> name_numbers_;
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> children_;  // by (parent, 2 * name + library)
-  std::vector<uint32_t> parents_{0};
-  std::vector<uint32_t> names_of_{0};
-  std::vector<uint32_t> library_{1};  // 1: of a known library
-  std::vector<std::vector<std::string>> positions_of_{{}};
-  std::vector<std::string> names_{"all"};
+  const ProfileSet& profiles_;
+  KnownLibraries& libraries_;
+  absl::flat_hash_map<uint32_t, size_t> numbers_;                     // by stack of the profiles
+  absl::flat_hash_map<uint64_t, std::vector<uint64_t>> of_location_;  // numbers of frames
+  absl::flat_hash_map<std::tuple<std::string, std::string, int>, uint64_t> frame_numbers_;
+  Json frames_ = Json::array();
+  NumberedLists<uint64_t> stacks_;
+  size_t frame_count_ = 0;
 };
-
-// Adds the stacks of the files to `tree`, those with the largest values first: the tree may have no room for all.
-void AddStacks(const ProfileSet& profiles, const std::vector<const ProfileSet::File*>& files, KnownLibraries& libraries,
-               StackTree& tree) {
-  std::vector<double> shares(profiles.stacks().size());  // the sum of the shares of all sample types
-  for (const ProfileSet::File* file : files) {
-    for (size_t t = 0; t < profiles.types().size(); ++t) {
-      const auto all = static_cast<double>(std::max<int64_t>(Magnitude(SumOf(profiles, *file, t)), 1));
-      for (size_t s = 0; s < file->samples.size(); ++s) {
-        shares[file->samples[s].stack] += std::abs(static_cast<double>(profiles.Value(*file, s, t))) / all;
-      }
-    }
-  }
-  std::vector<uint32_t> order(shares.size());
-  absl::c_iota(order, uint32_t{0});
-  absl::c_stable_sort(order, [&shares](uint32_t a, uint32_t b) { return shares[a] > shares[b]; });
-  for (const uint32_t stack : order) {
-    if (shares[stack] > 0) tree.NodeOf(profiles, libraries, stack);
-  }
-}
 
 // The different sets of labels, without kRecordedSiteLabel.
 class LabelSets {
@@ -227,12 +164,20 @@ std::string Fill(std::string text, const std::string& mark, std::string_view wit
   return text.replace(text.find(position), position.size(), with);
 }
 
-// Adds to `data` the samples of the last dump and of the base by tree node and label set.
-void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base,
-                KnownLibraries& libraries, StackTree& tree, LabelSets& labels, Json& data) {
+// Adds to `data` the samples of the last dump and of the base by stack and label set. `type`: the stacks with the most
+// of it come first, because there may be no room for all.
+void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const ProfileSet::File* base, size_t type,
+                PageStacks& stacks, LabelSets& labels, Json& data) {
   std::vector<const ProfileSet::File*> files = {&now};
   if (base != nullptr) files.push_back(base);
-  AddStacks(profiles, files, libraries, tree);
+  std::vector<std::pair<int64_t, uint32_t>> order;
+  for (const ProfileSet::File* file : files) {
+    for (size_t s = 0; s < file->samples.size(); ++s) {
+      order.emplace_back(-Magnitude(profiles.Value(*file, s, type)), file->samples[s].stack);
+    }
+  }
+  absl::c_sort(order);
+  for (const auto& [value, stack] : order) stacks.NumberOf(stack);
   const size_t width = profiles.types().size();
   struct Values {
     std::vector<int64_t> now;
@@ -242,7 +187,7 @@ void AddSamples(const ProfileSet& profiles, const ProfileSet::File& now, const P
   std::vector<std::pair<std::pair<size_t, size_t>, Values>> samples;
   for (const ProfileSet::File* file : files) {
     for (size_t s = 0; s < file->samples.size(); ++s) {
-      const std::pair<size_t, size_t> key = {tree.NodeOf(profiles, libraries, file->samples[s].stack),
+      const std::pair<size_t, size_t> key = {stacks.NumberOf(file->samples[s].stack),
                                              labels.NumberOf(profiles, file->samples[s].labels)};
       const auto [entry, is_new] = numbers.try_emplace(key, samples.size());
       if (is_new) samples.emplace_back(key, Values{std::vector<int64_t>(width), {}});
@@ -288,12 +233,12 @@ Json AccountJson(const RecordingTables& tables, const Timeline::Memory& memory) 
 }
 
 // Returns the timeline of the recording. `states` has its states; the last one names all sites.
-absl::StatusOr<Json> TimelineOf(RecordingReader& recording, const ProfileSet& states, KnownLibraries& libraries,
-                                StackTree& tree, LabelSets& labels) {
+absl::StatusOr<Json> TimelineOf(RecordingReader& recording, const ProfileSet& states, PageStacks& stacks,
+                                LabelSets& labels) {
   constexpr size_t kInstants = 1000;
   constexpr size_t kMostBands = 600;  // of all devices together
   const RecordingTables& tables = recording.tables();
-  std::vector<std::pair<size_t, size_t>> groups;  // node and label set
+  std::vector<std::pair<size_t, size_t>> groups;  // stack and label set
   std::map<std::pair<size_t, size_t>, size_t> numbers;
   std::vector<std::optional<size_t>> group_of(SiteTotals(tables).row_count());
   for (const ProfileSet::Sample& sample : states.files().back().samples) {
@@ -301,7 +246,7 @@ absl::StatusOr<Json> TimelineOf(RecordingReader& recording, const ProfileSet& st
     if (!absl::SimpleAtoi(states.LabelText(sample.labels, kRecordedSiteLabel), &site) || site >= group_of.size()) {
       continue;
     }
-    groups.emplace_back(tree.NodeOf(states, libraries, sample.stack), labels.NumberOf(states, sample.labels));
+    groups.emplace_back(stacks.NumberOf(sample.stack), labels.NumberOf(states, sample.labels));
     group_of[site] = numbers.try_emplace(groups.back(), groups.size() - 1).first->second;
   }
   TimelineOptions options;
@@ -319,9 +264,10 @@ absl::StatusOr<Json> TimelineOf(RecordingReader& recording, const ProfileSet& st
     // The kinds of the other two spaces have their names.
     if (memory.account % kMemorySpaceCount != 0) of_rest["kind"] = accounts.back()["space"];
     for (const Timeline::Band& band : memory.bands) {
-      const auto [node, label_set] =
-          band.group.has_value() ? groups[*band.group] : std::pair(tree.NodeOfRest(), labels.NumberOf(Json(of_rest)));
-      rows.push_back({node, label_set, SeriesText(band.values)});
+      const auto [stack, label_set] = band.group.has_value()
+                                          ? groups[*band.group]
+                                          : std::pair(stacks.NumberOfRest(), labels.NumberOf(Json(of_rest)));
+      rows.push_back({stack, label_set, SeriesText(band.values)});
     }
   }
   json["accounts"] = std::move(accounts);
@@ -366,7 +312,7 @@ Json HeadJson(const ProfileSet& profiles, const std::vector<size_t>& shown, cons
 
 }  // namespace
 
-absl::StatusOr<std::string> ReportPage(ProfileSet profiles, RecordingReader* recording, const ViewOptions& options,
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates* recorded, const ViewOptions& options,
                                        const std::string& per) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
   LabelLibraries(libraries, profiles);
@@ -379,32 +325,41 @@ absl::StatusOr<std::string> ReportPage(ProfileSet profiles, RecordingReader* rec
   const ProfileSet::File& now = profiles.files()[series.files.back()];
   const ProfileSet::File* const base = series.files.size() < 2 ? nullptr : &profiles.files()[series.files.front()];
   // The states of a recording are one file.
-  const std::vector<size_t> shown = recording != nullptr ? std::vector<size_t>{series.files.back()} : series.files;
+  const std::vector<size_t> shown = recorded != nullptr ? std::vector<size_t>{series.files.back()} : series.files;
   Json data = HeadJson(profiles, shown, base, type, options.own);
   data["unaccounted"] = UnaccountedJson(now, options);
   if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base, options);
   // The page shows the samples with and without frames of known libraries. Growth is judged in only one of these views.
-  StackTree tree;
+  PageStacks stacks(profiles, libraries);
   LabelSets labels;
-  AddSamples(profiles, now, base, libraries, tree, labels, data);
-  if (recording != nullptr) {
-    ASSIGN_OR_RETURN(data["timeline"], TimelineOf(*recording, profiles, libraries, tree, labels));
+  AddSamples(profiles, now, base, type, stacks, labels, data);
+  if (recorded != nullptr) {
+    ASSIGN_OR_RETURN(data["timeline"], TimelineOf(*recorded->reader, profiles, stacks, labels));
   }
   data["label_sets"] = labels.ToJson();
-  data["tree"] = tree.TreeJson();
+  data["frames"] = stacks.FramesJson();
+  data["stacks"] = stacks.StacksJson();
   if (options.own) AttributeToOwnCode(libraries, profiles);
   std::vector<std::string> sources;
   for (const size_t f : shown) sources.push_back(profiles.files()[f].path);
-  const Findings found = FindingsOf(profiles, series, type, {now.path, SourcesText(sources), counter});
+  Subject subject = {now.path, SourcesText(sources)};
+  if (recorded != nullptr) {
+    subject.kind = Subject::Kind::kRecording;
+    subject.state = std::exchange(subject.sources, SourcesText({recorded->path}));
+  }
+  subject.counter = counter;
+  const Findings found = FindingsOf(profiles, series, type, subject);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
-  Json& findings = data["findings"] = Json::array();
+  data.update(PageJson(found));
+  size_t number = 0;
   for (const Finding& finding : found.findings) {
     if (finding.is_minor) continue;
-    findings.push_back(FindingJson(finding, findings.size() + 1));
-    const auto site = absl::c_find_if(found.sites, [&](const SiteGrowth& one) { return finding.stack == one.stack; });
-    if (site != found.sites.end()) AddCourse(*site, series.has_ages, findings.back());
+    Json& shown = data["findings"][number++];
+    const auto site = absl::c_find_if(found.sites, [&](const SiteGrowth& one) {
+      return finding.stack == one.stack && (finding.memory.empty() || finding.memory == one.device);
+    });
+    if (site != found.sites.end()) AddCourse(*site, series.has_ages, shown);
   }
-  data["trust"] = Cat(findings.empty() ? Cat(NoFindingText(found.not_judged.empty()), ". ") : "", TrustText(found));
   return PageOf(data);
 }
 

@@ -1,37 +1,38 @@
 // The page of the report: a timeline, a flame graph and tables of the data that `hbmprof report` embeds.
 //
-// Data: stacks are a tree by function. Node 0 is the root. Node i has:
-// - the parent tree.parent[i], which is smaller than i,
-// - the function tree.names[tree.name[i]],
-// - the positions tree.positions[tree.position[i]] of this function in the source,
-// - tree.library[i]: 1 for a frame of a known library, else 0.
+// Data: a stack is a list of numbers of frames, outermost first. A frame is [function, position in the source, rank]:
+// in each stack, the frames with the lowest rank are the program's own code, and the others those of known libraries.
 // The label `library` of a label set is the library that holds the memory. `unaccounted`, and that of the base, is a list
 // of [device, name, bytes]: the memory that only the driver reports, by the name under which it is shown.
-// A sample is [node, label set, values now, values in the base]. Values are in the order of `types`.
+// A sample is [stack, label set, values now, values in the base]. Values are in the order of `types`.
 // Of a recording, `timeline` has:
 // - times: nanoseconds of the instants since the start of the recording,
 // - accounts: for each device and memory space the bytes in use at the instants (in_use), and the lowest and highest
 //   since the instant before (low, high); idle: idle memory of pools; unaccounted: the driver's bytes in use minus the
 //   recorded ones,
-// - rows: [node, label set, series]: the bytes in use of these samples at the instants,
+// - rows: [stack, label set, series]: the bytes in use of these samples at the instants,
 // - host: resident bytes of the process; marks: marks and failed allocations; lost: [from, to, count] of lost events.
 // A series is the differences between neighbouring values (the first one: from 0), with commas between them.
-//
-// An attacker may have made the strings of a profile. They become text nodes and attribute values, never markup: this
-// script parses no HTML.
-"use strict";
 (() => {
 const data = JSON.parse(document.getElementById("data").textContent);
-const $ = id => document.getElementById(id);
-// The choices of the user. They are stored in the address of the page, so that a link or a reload shows the same view.
-const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", theme: "", at: "", stack: "", account: "0", zoom: 0, sort: "self"};
-const kStored = ["measure", "unit", "mode", "frames", "device", "label", "q", "theme", "at", "stack", "account"];
+const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" : "";
+// Returns a bar that is filled to the share of `value` in `most`.
+function meter(value, most, kind) {
+  const bar = element("i", {class: kind ?? null});
+  bar.style.width = (most ? Math.min(100, 100 * Math.abs(value) / most) : 0).toFixed(1) + "%";
+  return element("span", {class: "meter"}, bar);
+}
+const th = (kind, text) => element("th", {class: kind}, text);
+const td = (kind, ...contents) => element("td", {class: kind}, ...contents);
+function tableOf(head, rows) {
+  return element("div", {class: "scroll"},
+    element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
+}
+// The choices of the user.
+const state = {measure: "", unit: "space", mode: "now", frames: data.own ? "own" : "all", device: "", label: "", q: "", at: "", stack: "", account: "0", zoom: 0, sort: "self"};
 const measures = [["inuse", "In use"], ["peak", "At the peak"], ["pool_peak", "Blocks of pools at their peak"], ["reserved", "In use, by the call to the device"], ["alloc", "Allocated ever"]].filter(([name]) => typeOf(name, "space") >= 0);
 if (measures.length === 0) measures.push(["", data.types[data.default_type].type]);
 state.measure = measures[0][0];
-const fromAddress = new URLSearchParams(location.hash.slice(1));
-for (const key of kStored) if (fromAddress.has(key)) state[key] = fromAddress.get(key);
-if (!measures.some(([name]) => name === state.measure)) state.measure = measures[0][0];
 
 function typeOf(measure, unit) {
   const names = measure === "inuse" ? [measure + "_" + unit, unit] : [measure + "_" + unit];
@@ -43,84 +44,52 @@ function typeShown() {
   return type >= 0 ? type : typeOf(state.measure, "space");
 }
 
-// --- Text ---------------------------------------------------------------------------------------------------------
-
-// Returns an element of this kind with these attributes and contents. An attribute that is null is left out. A string
-// becomes a text node.
-function element(tag, attributes, ...contents) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) if (value !== null) made.setAttribute(name, value);
-  fill(made, contents);
-  return made;
-}
-// Replaces the contents of `target`. Appends them one by one, because a call has a limit on the number of its
-// arguments.
-function fill(target, contents) {
-  target.replaceChildren();
-  for (const part of contents) target.append(part);
-}
 const muted = text => element("p", {class: "muted"}, text);
-function amount(value, unit) {
-  if (unit !== "bytes") return Math.round(value).toLocaleString("en-US") + (unit && unit !== "count" ? " " + unit : "");
-  const names = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
-  let power = 0;
-  while (Math.abs(value) >= 1023.995 && power + 1 < names.length) { value /= 1024; ++power; }
-  return (power === 0 ? Math.round(value) : value.toFixed(2)) + " " + names[power];
-}
-const bytes = value => amount(value, "bytes");
-const change = (value, unit) => (value > 0 ? "+" : "") + amount(value, unit);
-const percent = (part, whole) => whole ? (100 * part / whole).toFixed(1) + " %" : "";
 
 // --- Sums ---------------------------------------------------------------------------------------------------------
 
-// A tree has for each node its parent, its name and position (numbers in data.tree), and its children. `of` is the node
-// of each node of data.tree.
-function treeOf(parent, name, position, of) {
-  const children = parent.map(() => []);
-  for (let i = 1; i < parent.length; ++i) children[parent[i]].push(i);
-  return {count: parent.length, parent, name, position, children, of};
+// The functions and positions of frames, by number.
+const functions = [], functionOf = [];
+const numbers = new Map();
+for (const [name] of data.frames) {
+  if (!numbers.has(name)) numbers.set(name, functions.push(name) - 1);
+  functionOf.push(numbers.get(name));
 }
-// Returns the tree without frames of known libraries. A stack without an own frame keeps all its frames.
-function foldLibraries() {
-  const all = data.tree, parent = [0], name = [all.name[0]], position = [all.position[0]], known = new Map();
-  const childOf = (node, i) => {
-    const key = node * all.names.length + all.name[i];
-    if (!known.has(key)) {
-      known.set(key, parent.length);
-      parent.push(node);
-      name.push(all.name[i]);
-      position.push(all.position[i]);
+// Returns the tree of the stacks by function: for each node the parent, which is smaller, the number of the function, the
+// positions of the first few call sites, and the children. `of` is the node of each stack. Node 0 is the root.
+function treeOf(isOwn) {
+  const tree = {parent: [0], name: [functions.length], positions: [[]], children: [[]]}, known = new Map();
+  const childOf = (node, frame) => {
+    const key = node * functions.length + functionOf[frame], position = data.frames[frame][1];
+    let child = known.get(key);
+    if (child === undefined) {
+      known.set(key, child = tree.parent.push(node) - 1);
+      tree.name.push(functionOf[frame]);
+      tree.positions.push([]);
+      tree.children.push([]);
+      tree.children[node].push(child);
     }
-    return known.get(key);
+    const positions = tree.positions[child];
+    if (position && positions.length <= 4 && !positions.includes(position)) positions.push(position);
+    return child;
   };
-  const of = new Int32Array(all.parent.length);
-  for (let i = 1; i < of.length; ++i) of[i] = all.library[i] ? of[all.parent[i]] : childOf(of[all.parent[i]], i);
-  const whole = leaf => {
-    const path = [];
-    for (let i = leaf; i; i = all.parent[i]) path.push(i);
-    return path.reduceRight((node, i) => childOf(node, i), 0);
-  };
-  const leaves = [...data.samples, ...(data.timeline ? data.timeline.rows : [])].map(([leaf]) => leaf);
-  const result = of.slice();
-  for (const leaf of leaves) if (leaf && of[leaf] === 0) result[leaf] = whole(leaf);
-  return treeOf(parent, name, position, result);
+  tree.of = data.stacks.map(stack => {
+    const rank = isOwn ? stack.reduce((least, frame) => Math.min(least, data.frames[frame][2]), Infinity) : Infinity;
+    return stack.reduce((node, frame) => data.frames[frame][2] <= rank ? childOf(node, frame) : node, 0);
+  });
+  tree.count = tree.parent.length;
+  return tree;
 }
-const allFrames = treeOf(data.tree.parent, data.tree.name, data.tree.position, Int32Array.from(data.tree.parent, (_, i) => i));
-const ownFrames = foldLibraries();
-const hasLibraries = data.samples.some(([leaf]) => isFolded(leaf));
-function isFolded(leaf) {
-  let depth = 0, folded = 0;
-  for (let i = leaf; i; i = data.tree.parent[i]) ++depth;
-  for (let i = ownFrames.of[leaf]; i; i = ownFrames.parent[i]) ++folded;
-  return folded < depth;
-}
+const allFrames = treeOf(false), ownFrames = treeOf(true);
+functions.push("all");
+const hasLibraries = ownFrames.count < allFrames.count;
 
 // The samples of the current choices, with `now` and `base`: those of the selected instant or span of the timeline, else
 // those of the dumps.
 function entriesShown(type) {
   const at = selection();
-  if (at) return timeline.rows.map(row => ({leaf: row.leaf, labels: row.labels, now: row.values[at.last], base: at.isSpan ? row.values[at.first] : 0}));
-  return data.samples.map(([leaf, labels, now, base]) => ({leaf, labels, now: now[type], base: base ? base[type] : 0}));
+  if (at) return timeline.rows.map(row => ({stack: row.stack, labels: row.labels, now: row.values[at.last], base: at.isSpan ? row.values[at.first] : 0}));
+  return data.samples.map(([stack, labels, now, base]) => ({stack, labels, now: now[type], base: base ? base[type] : 0}));
 }
 
 // For each node of the tree: `self` and `before` are the values of the stacks that end at this node, now and in the
@@ -136,8 +105,8 @@ function compute() {
   const all = new Float64Array(tree.count), allBefore = new Float64Array(tree.count), width = new Float64Array(tree.count);
   const entries = entriesShown(type).filter(entry => !state.device || data.label_sets[entry.labels].device === state.device);
   for (const entry of entries) {
-    self[tree.of[entry.leaf]] += entry.now;
-    before[tree.of[entry.leaf]] += entry.base;
+    self[tree.of[entry.stack]] += entry.now;
+    before[tree.of[entry.stack]] += entry.base;
   }
   for (let i = 0; i < tree.count; ++i) {
     all[i] = self[i];
@@ -160,12 +129,14 @@ const shown = value => view.changing ? change(value, view.unit) : amount(value, 
 
 // --- Flame graph --------------------------------------------------------------------------------------------------
 
-const nameOf = node => data.tree.names[view.tree.name[node]];
-const positionOf = node => data.tree.positions[view.tree.position[node]];
+const nameOf = node => functions[view.tree.name[node]];
+function positionOf(node) {
+  const positions = view.tree.positions[node];
+  return positions.slice(0, 4).join(", ") + (positions.length > 4 ? ", ..." : "");
+}
 
 // Functions of the same class or namespace have the same colour. All functions without a class or namespace have one
 // colour.
-const hues = new Map();
 function hueOf(name) {
   const scope = name.includes("::") ? name.slice(0, name.lastIndexOf("::")) : "";
   let hash = 2166136261;
@@ -180,28 +151,18 @@ function colour(node) {
     // At most half opaque, so that the text on it is readable.
     return strength < 0.02 ? "var(--still)" : `rgba(var(${net > 0 ? "--grow" : "--shrink"}), ${(0.1 + 0.4 * strength).toFixed(2)})`;
   }
-  const name = nameOf(node);
-  if (!hues.has(name)) hues.set(name, hueOf(name));
-  return `hsl(${hues.get(name)} var(--flame-chroma) var(--flame-light))`;
+  return `hsl(${hueOf(nameOf(node))} var(--flame-chroma) var(--flame-light))`;
 }
 
+const escaped = text => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 let pattern = null;
-function readPattern() {
-  pattern = null;
-  if (!state.q) return;
-  try {
-    pattern = new RegExp(state.q, "i");
-  } catch {
-    pattern = new RegExp(state.q.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "i");
-  }
-}
 
 // Finds the nodes whose name or position matches.
 function matches() {
   const hit = new Uint8Array(view.tree.count);
   if (!pattern) return hit;
-  const names = data.tree.names.map(name => pattern.test(name)), positions = data.tree.positions.map(position => position !== "" && pattern.test(position));
-  for (let i = 1; i < hit.length; ++i) hit[i] = names[view.tree.name[i]] || positions[view.tree.position[i]] ? 1 : 0;
+  const names = functions.map(name => pattern.test(name)), positions = new Set(data.frames.map(frame => frame[1]).filter(position => pattern.test(position)));
+  for (let i = 1; i < hit.length; ++i) hit[i] = names[view.tree.name[i]] || view.tree.positions[i].some(position => positions.has(position)) ? 1 : 0;
   return hit;
 }
 
@@ -272,7 +233,7 @@ function tipFor(node) {
   lines.push(`${shown(view.value(node))}` + (view.whole ? ` (${percent(view.value(node), view.whole)})` : ""));
   if (view.own(node)) lines.push(`flat ${shown(view.own(node))}`);
   if (view.changing) lines.push(`from ${amount(view.allBefore[node], view.unit)} to ${amount(view.all[node], view.unit)}`);
-  return lines.flatMap((line, i) => i === 0 ? [line] : [document.createElement("br"), line]);
+  return lines.map(line => element("div", {}, line));
 }
 const nodeUnder = event => { const box = event.target.closest("[data-node]"); return box ? Number(box.dataset.node) : -1; };
 $("flame").addEventListener("mousemove", event => {
@@ -295,21 +256,10 @@ $("reset").addEventListener("click", () => { state.zoom = 0; drawFlame(); });
 
 // --- Tables -------------------------------------------------------------------------------------------------------
 
-// Returns a bar that is filled to the share of `value` in `most`.
-function meter(value, most) {
-  const share = most ? Math.min(100, 100 * Math.abs(value) / most) : 0;
-  const bar = element("i", {class: view.changing ? (value > 0 ? "grow" : "shrink") : null});
-  bar.style.width = share.toFixed(1) + "%";
-  return element("span", {class: "meter"}, bar);
-}
-function tableOf(head, rows) {
-  return element("div", {class: "scroll"},
-    element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
-}
-const th = (kind, text) => element("th", {class: kind}, text);
-const td = (kind, ...contents) => element("td", {class: kind}, ...contents);
 // Returns a cell with the function's name, as a link that searches for it, and with `lines` below the name.
 const nameCell = (name, ...lines) => td("name", element("a", {"data-find": name}, name), ...lines.map(line => element("small", {}, line)));
+
+const kindOf = value => !view.changing ? null : value > 0 ? "grow" : "shrink";
 
 function drawFunctions() {
   // Rows are by function name. A recursive function counts once per stack.
@@ -343,13 +293,13 @@ function drawFunctions() {
   const title = (name, text) => element("th", {class: "number", "data-sort": name, "aria-sort": key === name ? "descending" : null}, text);
   $("functions").replaceChildren(tableOf(
     [title("self", "flat"), th("meter-cell", ""), title("all", "cum"), th("meter-cell", ""), th(null, "function")],
-    list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("meter-cell", meter(r.self, most)),
-                          td("number", shown(r.all)), td("meter-cell", meter(r.all, most)), nameCell(r.name, r.position)))));
+    list.map(r => element("tr", {}, td(r.self ? "number" : "number muted", shown(r.self)), td("meter-cell", meter(r.self, most, kindOf(r.self))),
+                          td("number", shown(r.all)), td("meter-cell", meter(r.all, most, kindOf(r.all))), nameCell(r.name, r.position)))));
 }
 document.addEventListener("click", event => {
   const head = event.target.closest("[data-sort]"), link = event.target.closest("[data-find]");
   if (head) { state.sort = head.dataset.sort; drawFunctions(); }
-  if (link) search("^" + link.dataset.find.replace(/[.*+?^${}()|[\]\\]/g, "\\$&") + "$");
+  if (link) search("^" + escaped(link.dataset.find) + "$");
 });
 
 // Returns the sums by the values of the label.
@@ -368,7 +318,7 @@ function sumsTable(label, sums) {
   const most = Math.max(...list.map(([, sum]) => Math.abs(sum)), 0);
   return list.length === 0 ? muted("Nothing here.") : tableOf(
     [th(null, label), th(null, ""), th("number", "")],
-    list.map(([value, sum]) => element("tr", {}, td(null, String(value)), td(null, meter(sum, most)), td("number", shown(sum)))));
+    list.map(([value, sum]) => element("tr", {}, td(null, String(value)), td(null, meter(sum, most, kindOf(sum))), td("number", shown(sum)))));
 }
 const drawLabels = () => $("labels").replaceChildren(sumsTable(state.label, sumsBy(state.label)));
 function drawLibraries() {
@@ -390,39 +340,21 @@ function drawLibraries() {
 // --- Parts that do not depend on the choices -----------------------------------------------------------------------
 
 function drawDevices() {
-  const last = data.files[data.files.length - 1];
-  fill($("devices"), last.devices.map(d => {
-    const limit = d.limit ?? Math.max(d.peak ?? 0, d.in_use ?? 0);
-    const share = value => limit ? Math.max(0, Math.min(100, 100 * value / limit)) : 0;
-    const outside = Math.max(0, d.unaccounted ?? 0);
+  fill($("devices"), data.files.at(-1).devices.map(d => {
     const facts = [["peak", bytes(d.peak ?? 0)]];
     if (d.unaccounted !== undefined) facts.push(["unaccounted", bytes(d.unaccounted)]);
     if (d.pool > 0) facts.push(["idle in pools", `${bytes(d.idle ?? 0)} of ${bytes(d.pool)}`]);
     if (d.largest_free_block !== undefined) facts.push(["largest free block", bytes(d.largest_free_block)]);
     if (d.num_live !== undefined) facts.push(["live buffers", d.num_live.toLocaleString("en-US")]);
-    const used = element("i", {}), untracked = element("i", {class: "outside"}), peak = element("b", {});
-    used.style.width = untracked.style.left = share(d.in_use ?? 0) + "%";
-    untracked.style.width = share(outside) + "%";
-    peak.style.left = `calc(${share(d.peak ?? 0)}% - 1px)`;
     return element("article", {class: "card"},
       element("h3", {}, d.name + (d.space === "device" ? "" : ", " + d.space)),
       element("div", {class: "big"}, bytes(d.in_use ?? 0) + " ",
               element("span", {class: "of"}, d.limit === undefined ? "in use" : "of " + bytes(d.limit))),
-      element("div", {class: "bar", title: "in use, peak and limit", hidden: d.limit === undefined ? "" : null}, used, untracked, peak),
+      ...(d.limit === undefined ? [] : [limitBar(d.limit, d.in_use ?? 0, d.peak ?? 0, d.unaccounted ?? 0)]),
       element("dl", {}, ...facts.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)])));
   }));
 }
 
-// Returns a line through the values.
-function course(values, kind) {
-  const most = Math.max(...values, 1);
-  const points = values.map((v, i) => `${(i * 116 / Math.max(1, values.length - 1) + 2).toFixed(1)},${(28 - 26 * v / most).toFixed(1)}`);
-  const svg = $("course").content.firstElementChild.cloneNode(true);
-  svg.setAttribute("class", "course " + kind);
-  svg.setAttribute("aria-label", values.map(bytes).join(", "));
-  svg.firstElementChild.setAttribute("d", "M" + points.join("L"));
-  return svg;
-}
 // --- Timeline -----------------------------------------------------------------------------------------------------
 
 // Returns the values of a series.
@@ -438,7 +370,7 @@ function readTimeline() {
     times: seriesOf(from.times),
     accounts: from.accounts.map(account => ({...account, low: seriesOf(account.low), high: seriesOf(account.high), in_use: seriesOf(account.in_use),
                                              idle: optional(account.idle), unaccounted: optional(account.unaccounted)})),
-    rows: from.rows.map(([leaf, labels, series]) => ({leaf, labels, values: seriesOf(series), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
+    rows: from.rows.map(([stack, labels, series]) => ({stack, labels, values: seriesOf(series), account: data.label_sets[labels].device + " " + spaceOf(data.label_sets[labels])})),
     host: optional(from.host), marks: from.marks, lost: from.lost};
 }
 const timeline = data.timeline ? readTimeline() : null;
@@ -451,7 +383,7 @@ function selection() {
   if (!(first >= 0 && first <= lastInstant)) return null;
   return last > first && last <= lastInstant ? {first, last, isSpan: true} : {first, last: first, isSpan: false};
 }
-const accountShown = () => timeline.accounts[Number(state.account)] || timeline.accounts[0];
+const accountShown = () => timeline.accounts[Number(state.account)];
 
 // Returns the rows with these numbers as at most `most` bands and "other": by function, or by the label `key`. The bands
 // are those with the most bytes at any instant.
@@ -459,7 +391,7 @@ function bandsOf(numbers, key, most) {
   const bands = new Map();
   for (const number of numbers) {
     const row = timeline.rows[number], set = data.label_sets[row.labels];
-    const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : data.tree.names[ownFrames.name[ownFrames.of[row.leaf]]];
+    const name = key ? String(Object.hasOwn(set, key) ? set[key] : "(none)") : functions[ownFrames.name[ownFrames.of[row.stack]]];
     if (!bands.has(name)) bands.set(name, {name, values: new Float64Array(lastInstant + 1), most: 0, variation: 0});
     const values = bands.get(name).values;
     for (let i = 0; i <= lastInstant; ++i) values[i] += row.values[i];
@@ -489,11 +421,8 @@ function roundStep(least) {
 const withoutZeros = text => text.replace(/\.(\d*[1-9])?0* /, (_, digits) => (digits ? "." + digits : "") + " ");
 
 const kBands = 8, kAxis = 18;
-let bands = [], plot = null;
-function bandColour(i, band) {
-  if (band.isOther) return "var(--still)";
-  return `hsl(${(212 + 137 * i) % 360} var(--flame-chroma) var(--flame-light))`;
-}
+let bands = [];
+const bandColour = (i, band) => band.isOther ? "var(--still)" : `hsl(${(212 + 137 * i) % 360} var(--flame-chroma) var(--flame-light))`;
 // The colours of a canvas cannot refer to CSS variables.
 function resolved(colour) {
   const style = getComputedStyle(document.documentElement);
@@ -532,9 +461,24 @@ function drawTimeline() {
   most = Math.max(most * 1.06, 1);
   const whole = timeline.times[lastInstant] || 1, bottom = height - kAxis;
   const x = i => timeline.times[i] / whole * width, y = value => bottom - value / most * (bottom - 4);
-  plot = {width, whole};
-  const path = (value, from) => {
-    for (let i = 0; i < n; ++i) if (i === 0 && from) g.moveTo(x(i), y(value(i))); else g.lineTo(x(i), y(value(i)));
+  const path = value => {
+    g.beginPath();
+    for (let i = 0; i < n; ++i) g.lineTo(x(i), y(value(i)));
+  };
+  const area = (top, base, colour) => {
+    g.fillStyle = resolved(colour);
+    path(top);
+    for (let i = n; i-- > 0;) g.lineTo(x(i), y(base(i)));
+    g.fill();
+  };
+  const stroke = (value, colour, dash) => {
+    g.strokeStyle = resolved(colour);
+    g.lineWidth = 1.2;
+    g.setLineDash(dash);
+    path(value);
+    g.stroke();
+    g.setLineDash([]);
+    g.lineWidth = 1;
   };
   // Grid: at round numbers, powers of two of bytes.
   g.font = "11px system-ui, sans-serif";
@@ -551,32 +495,14 @@ function drawTimeline() {
   }
   const below = new Float64Array(n);
   bands.forEach((band, b) => {
-    g.fillStyle = resolved(bandColour(b, band));
-    g.beginPath();
-    path(i => below[i] + band.values[i], true);
-    for (let i = n; i-- > 0;) g.lineTo(x(i), y(below[i]));
-    g.fill();
+    area(i => below[i] + band.values[i], i => below[i], bandColour(b, band));
     for (let i = 0; i < n; ++i) below[i] += band.values[i];
   });
   if (account.unaccounted) {
     g.globalAlpha = .3;
-    g.fillStyle = resolved("var(--muted)");
-    g.beginPath();
-    path(i => account.in_use[i] + account.unaccounted[i], true);
-    for (let i = n; i-- > 0;) g.lineTo(x(i), y(account.in_use[i]));
-    g.fill();
+    area(i => account.in_use[i] + account.unaccounted[i], i => account.in_use[i], "var(--muted)");
     g.globalAlpha = 1;
   }
-  const stroke = (value, colour, dash, lineWidth) => {
-    g.strokeStyle = resolved(colour);
-    g.lineWidth = lineWidth || 1.2;
-    g.setLineDash(dash);
-    g.beginPath();
-    path(value, true);
-    g.stroke();
-    g.setLineDash([]);
-    g.lineWidth = 1;
-  };
   stroke(i => account.high[i], "var(--text)", []);
   if (account.idle) stroke(i => account.in_use[i] - account.idle[i], "var(--text)", [2, 3]);
   if (host) stroke(i => host[i], "var(--accent)", [6, 3]);
@@ -641,7 +567,7 @@ function describeInstant() {
   canvas.setAttribute("aria-valuetext", text);
 }
 // Selects an instant, a span, or nothing.
-function select(first, last) {
+function selectInstants(first, last) {
   const clamp = i => Math.max(0, Math.min(lastInstant, i));
   const wasSpan = selection()?.isSpan;
   state.at = first === null ? "" : last === undefined || last === first ? String(clamp(first)) : `${clamp(Math.min(first, last))}-${clamp(Math.max(first, last))}`;
@@ -652,13 +578,9 @@ function select(first, last) {
 }
 function instantAt(clientX) {
   const box = $("timeline").getBoundingClientRect();
-  const time = Math.max(0, Math.min(1, (clientX - box.left) / box.width)) * plot.whole;
-  let low = 0, high = lastInstant;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (timeline.times[middle] < time) low = middle + 1; else high = middle;
-  }
-  return low > 0 && time - timeline.times[low - 1] < timeline.times[low] - time ? low - 1 : low;
+  const time = Math.max(0, Math.min(1, (clientX - box.left) / box.width)) * timeline.times[lastInstant];
+  const distances = timeline.times.map(instant => Math.abs(instant - time));
+  return distances.indexOf(Math.min(...distances));
 }
 function startTimeline() {
   $("timeline-panel").hidden = !timeline;
@@ -673,7 +595,7 @@ function startTimeline() {
   const drag = (event, isEnd) => {
     if (from === null) return;
     const isSpan = Math.abs(event.clientX - fromX) > 4;
-    if (isSpan || isEnd) select(from, isSpan ? instantAt(event.clientX) : undefined);
+    if (isSpan || isEnd) selectInstants(from, isSpan ? instantAt(event.clientX) : undefined);
     if (isEnd) from = null;
   };
   canvas.addEventListener("pointermove", event => drag(event, false));
@@ -684,24 +606,25 @@ function startTimeline() {
     const to = {ArrowLeft: now - step, ArrowRight: now + step, Home: 0, End: lastInstant}[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    select(to);
+    selectInstants(to);
   });
-  fill($("account"), timeline.accounts.map((account, i) => element("option", {value: i}, account.name)));
+  select("account", timeline.accounts.map((account, i) => [String(i), account.name]), readBands);
   $("account").parentElement.hidden = timeline.accounts.length < 2;
-  $("account").value = timeline.accounts[Number(state.account)] ? state.account : "0";
-  $("account").onchange = event => { state.account = event.target.value; readBands(); draw(); };
   const labels = [...new Set(timeline.rows.flatMap(row => Object.keys(data.label_sets[row.labels])))].filter(key => !["bytes", "device"].includes(key)).sort();
-  if (!labels.includes(state.stack)) state.stack = "";
-  fill($("stack"), ["", ...labels].map(key => element("option", {value: key}, key || "function")));
-  $("stack").value = state.stack;
-  $("stack").onchange = event => { state.stack = event.target.value; readBands(); draw(); };
-  $("to-peak").onclick = () => { const peak = accountShown().peak_instant; if (peak !== undefined) { select(peak); canvas.focus(); } };
-  $("whole").onclick = () => select(null);
+  select("stack", [["", "function"], ...labels.map(key => [key, key])], readBands);
+  $("to-peak").onclick = () => { const peak = accountShown().peak_instant; if (peak !== undefined) { selectInstants(peak); canvas.focus(); } };
+  $("whole").onclick = () => selectInstants(null);
   readBands();
 }
 
 // --- Controls -----------------------------------------------------------------------------------------------------
 
+// Fills the list `id` with values and texts. A choice sets the state of this name and calls `changed`.
+function select(id, options, changed) {
+  fill($(id), options.map(([value, text]) => element("option", {value}, text)));
+  $(id).value = state[id];
+  $(id).onchange = event => { state[id] = event.target.value; if (changed) changed(); draw(); };
+}
 function choice(id, options) {
   fill($(id), options.map(([value, text]) => element("button", {type: "button", "data-value": value, "aria-pressed": state[id] === value}, text)));
   $(id).onclick = event => {
@@ -714,18 +637,12 @@ function choice(id, options) {
 }
 function search(text) {
   $("search").value = state.q = text;
-  readPattern();
-  remember();
+  try {
+    pattern = text ? new RegExp(text, "i") : null;
+  } catch {
+    pattern = new RegExp(escaped(text), "i");
+  }
   drawFlame();
-}
-function remember() {
-  const address = new URLSearchParams();
-  for (const key of kStored) if (state[key] && !(key === "account" && state[key] === "0")) address.set(key, state[key]);
-  history.replaceState(null, "", "#" + address);
-}
-function applyTheme() {
-  const dark = state.theme ? state.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 function draw() {
   const at = selection();
@@ -733,7 +650,6 @@ function draw() {
   choice("unit", !at && state.measure !== "" && typeOf(state.measure, "objects") >= 0 ? [["space", "Bytes"], ["objects", "Buffers"]] : []);
   choice("frames", hasLibraries ? [["own", "Own code"], ["all", "All frames"]] : []);
   choice("mode", at ? (at.isSpan ? [["now", "At its end"], ["change", "Change"]] : []) : data.base ? [["now", "Now"], ["change", "Change"]] : []);
-  applyTheme();
   compute();
   if (timeline) { drawTimeline(); describeInstant(); }
   drawFlame();
@@ -741,26 +657,20 @@ function draw() {
   drawLibraries();
   drawLabels();
   $("functions-title").textContent = view.changing ? "Functions, by change" : "Functions";
-  remember();
 }
 
 const devices = [...new Set(data.label_sets.map(labels => labels.device).filter(Boolean))].sort();
-fill($("device"), ["", ...devices].map(d => element("option", {value: d}, d || "all")));
+select("device", [["", "all"], ...devices.map(device => [device, device])]);
 $("device").parentElement.hidden = devices.length < 2;
-$("device").value = state.device;
-$("device").onchange = event => { state.device = event.target.value; draw(); };
 const keys = [...new Set(data.label_sets.flatMap(labels => Object.keys(labels)))].filter(key => key !== "bytes").sort();
-if (!keys.includes(state.label)) state.label = keys.find(key => !["device", "kind", "allocator", "library"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
-fill($("label"), keys.map(key => element("option", {value: key, selected: key === state.label ? "" : null}, key)));
-$("label").onchange = event => { state.label = event.target.value; drawLabels(); remember(); };
-$("search").value = state.q;
+state.label = keys.find(key => !["device", "kind", "allocator", "library"].includes(key)) || (keys.includes("kind") ? "kind" : keys[0] || "");
+select("label", keys.map(key => [key, key]));
 $("search").oninput = event => search(event.target.value);
-$("theme").onclick = () => { state.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; draw(); };
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw());
 let resizing = 0;
 addEventListener("resize", () => { cancelAnimationFrame(resizing); resizing = requestAnimationFrame(() => { drawFlame(); if (timeline) drawTimeline(); }); });
 addEventListener("keydown", event => {
-  if (event.key === "Escape") { if (state.q) search(""); else if (state.zoom) { state.zoom = 0; drawFlame(); } else if (state.at) select(null); }
+  if (event.key === "Escape") { if (state.q) search(""); else if (state.zoom) { state.zoom = 0; drawFlame(); } else if (state.at) selectInstants(null); }
 });
 
 const last = data.files[data.files.length - 1];
@@ -776,12 +686,11 @@ $("comments").textContent = data.files.map(file => file.path + "\n" + file.comme
 // The findings, as hbmprof explain prints them.
 fill($("verdict"), [element("p", {}, data.verdict),
   ...data.findings.map(finding => element("details", {},
-    element("summary", {}, element("span", {class: "tag " + finding.code.toLowerCase()}, finding.code), " " + finding.sentence),
+    element("summary", {}, findingTag(finding), " " + finding.sentence),
     element("p", {}, `${finding.evidence} (sure: ${finding.sure}). What to do: ${finding.action}.`), element("code", {}, finding.next),
     ...[["course", "by dump"], ["births", "live bytes, by time of birth"]].filter(([key]) => finding[key] && finding[key].length > 1)
       .map(([key, text]) => element("p", {class: key}, course(finding[key], finding.code.toLowerCase()), " ", element("span", {class: "muted"}, text))))),
   element("p", {class: "muted"}, data.trust)]);
-readPattern();
 drawDevices();
 startTimeline();
 draw();

@@ -3,9 +3,6 @@
 
 #include <re2/re2.h>
 
-#include <algorithm>
-#include <cstdint>
-
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
 
@@ -22,18 +19,13 @@ ContainerIds ContainerIdsIn(std::string_view control_group) {
   ContainerIds ids;
   // Lines are "NUMBER:CONTROLLERS:PATH". In version 1 each controller has a line, and one of them can have no
   // container.
-  while (!control_group.empty() && ids.container.empty()) {
-    const size_t line_end = std::min(control_group.find('\n'), control_group.size());
-    std::string_view path = control_group.substr(0, line_end);
-    control_group.remove_prefix(std::min(line_end + 1, control_group.size()));
-    const size_t colon = path.find(':', path.find(':') + 1);
-    if (colon == path.npos) continue;
-    path.remove_prefix(colon + 1);
-    while (!path.empty()) {
-      const size_t end =
-          std::min(path.find_first_of("/:"), path.size());  // containerd also writes SLICE:cri-containerd:ID
-      const re2::StringPiece part(path.data(), end);
-      path.remove_prefix(std::min(end + 1, path.size()));
+  for (const absl::string_view line :
+       absl::StrSplit(absl::string_view(control_group.data(), control_group.size()), '\n')) {
+    const std::vector<absl::string_view> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() < 3 || !ids.container.empty()) continue;
+    // containerd also writes SLICE:cri-containerd:ID.
+    for (const absl::string_view text : absl::StrSplit(parts[2], absl::ByAnyChar("/:"))) {
+      const re2::StringPiece part(text.data(), text.size());
       std::string id;
       if (RE2::FullMatch(part, kPod, &id)) {
         ids.pod = id;

@@ -1,24 +1,23 @@
 #include "src/tool/serve/fleet.h"
 
+#include <unistd.h>
+
 #include "src/tool/report/report.h"
 #include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
+#include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr size_t kHistoryPoints = 240;
-constexpr size_t kMaxSites = 30;
+constexpr size_t kMostEnded = 100;  // processes
+constexpr std::chrono::hours kKeptTime(1);
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
-constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
-constexpr std::chrono::seconds kSitesAge{1};
+constexpr int kProfileMillis = 30'000;                   // for the whole profile of a process
 constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
-
-std::string KeyOf(const LiveProcess& process) { return Cat(process.id, " ", process.name); }
 
 absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
   if (!bytes.ok()) return bytes.status();
@@ -30,14 +29,13 @@ absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_
 Fleet::Fleet(Options options)
     : options_(std::move(options)), answer_bytes_(options_.answer_bytes), thread_([this] { RecordHistory(); }) {}
 
-Fleet::~Fleet() { thread_.join(); }
-
-void Fleet::Stop() {
+Fleet::~Fleet() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
   }
   stopping_.notify_all();
+  thread_.join();
 }
 
 bool Fleet::WaitFor(double seconds) {
@@ -51,20 +49,32 @@ void Fleet::RecordHistory() {
     absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
     if (!processes.ok()) silent.push_back(MessageOf(processes.status()));
     const std::lock_guard<std::mutex> lock(mutex_);
-    processes_ = processes.ok() ? *std::move(processes) : std::vector<LiveProcess>();
+    now_ = std::chrono::steady_clock::now();
     silent_ = std::move(silent);
-    std::map<std::string, Course> courses;
-    for (const LiveProcess& process : processes_) {
-      const std::string key = KeyOf(process);
-      Course course = std::move(courses_[key]);
-      if (process.seconds < course.seconds) course.bytes.clear();  // another process with the same id
-      course.seconds = process.seconds;
+    for (LiveProcess& process : processes.ok() ? *processes : std::vector<LiveProcess>()) {
+      Course& course = courses_[{process.pid, process.id}];
+      // Another process can get the same id.
+      if (process.seconds < course.process.seconds) {
+        course.last = now_;
+        ended_.push_back(std::exchange(course, Course()));
+      }
       int64_t& bytes = course.bytes.emplace_back(0);  // on devices
       for (const LiveMemory& memory : process.memory) bytes += memory.space == "pinned_host" ? 0 : memory.in_use;
       if (course.bytes.size() > kHistoryPoints) course.bytes.pop_front();
-      courses[key] = std::move(course);
+      course.process = std::move(process);
+      course.last = now_;
     }
-    courses_ = std::move(courses);
+    for (auto entry = courses_.begin(); entry != courses_.end();) {
+      const bool is_there = entry->second.last == now_ || access(entry->second.process.socket.c_str(), F_OK) == 0;
+      if (!is_there) {
+        entry->second.last = now_;
+        ended_.push_back(std::move(entry->second));
+      }
+      entry = is_there ? std::next(entry) : courses_.erase(entry);
+    }
+    while (!ended_.empty() && (ended_.size() > kMostEnded || now_ - ended_.front().last > kKeptTime)) {
+      ended_.pop_front();
+    }
   } while (WaitFor(options_.interval_s));
 }
 
@@ -72,10 +82,16 @@ Json Fleet::Processes() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   Json json = {{"interval", options_.interval_s}, {"directory", options_.directory}, {"silent", silent_}};
   Json& list = json["processes"] = Json::array();
-  for (const LiveProcess& process : processes_) {
-    list.push_back(ProcessJson(process));
-    list.back()["history"] = courses_.at(KeyOf(process)).bytes;
-  }
+  const auto add = [&](const Course& course, bool has_ended) {
+    Json& process = list.emplace_back(ProcessJson(course.process));
+    process["history"] = course.bytes;
+    process["explain"] = course.explain;
+    if (!has_ended && course.last == now_) return;
+    const auto ago = std::chrono::duration_cast<std::chrono::seconds>(now_ - course.last);
+    process.update({{"ended", has_ended}, {"last_answer", ago.count()}});
+  };
+  for (const auto& [key, course] : courses_) add(course, false);
+  for (auto course = ended_.rbegin(); course != ended_.rend(); ++course) add(*course, true);
   return json;
 }
 
@@ -87,6 +103,12 @@ absl::StatusOr<std::vector<LiveProcess>> Fleet::Select(const Selection& selectio
   });
   if (processes.empty()) return NotFound("no such process has a control channel that answers");
   return processes;
+}
+
+absl::StatusOr<LiveProcess> Fleet::SelectOne(const Selection& selection) const {
+  ASSIGN_OR_RETURN(std::vector<LiveProcess> processes, Select(selection));
+  if (processes.size() == 1) return std::move(processes.front());
+  return InvalidArgument("this route answers for one process: add pid=ID, one of: ", ListOf(processes));
 }
 
 absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes,
@@ -106,10 +128,6 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   Answers profiles;
   absl::Status problem = Unavailable("the process did not answer, or has ended");
   for (size_t i = 0; i < processes.size(); ++i) {
-    // A process with an earlier version of hbmprof does not know the limits.
-    if (!answers[i].ok() && answers[i].status().code() == absl::StatusCode::kInternal) {
-      answers[i] = QueryProcess(paths[i], "profile", limits);
-    }
     if (answers[i].ok()) profiles.emplace_back(processes[i], *std::move(answers[i]));
     if (absl::IsResourceExhausted(answers[i].status())) return answers[i].status();
     if (absl::IsOutOfRange(answers[i].status())) problem = answers[i].status();
@@ -118,26 +136,24 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   return profiles;
 }
 
-absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection, const ProfileMerger::Labels& where) {
+absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection) {
   ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select(selection));
-  const bool has_process_labels = selection.pid.empty();
   auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
   ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes, lease.get()));
-  if (!has_process_labels && where.empty()) return Text{std::move(answers[0].second), std::move(lease)};
-  return Held(Merged(answers, where, has_process_labels), std::move(lease));
+  if (!selection.pid.empty()) return Text{std::move(answers[0].second), std::move(lease)};
+  return Held(Merged(answers), std::move(lease));
 }
 
-absl::StatusOr<std::string> Fleet::Merged(const Answers& answers, const ProfileMerger::Labels& where,
-                                          bool has_process_labels) {
+absl::StatusOr<std::string> Fleet::Merged(const Answers& answers) {
   const std::lock_guard<std::mutex> lock(parsing_);
   ProfileMerger merger;
   absl::Status problem;
   bool is_empty = true;
   for (const auto& [process, bytes] : answers) {
     absl::StatusOr<RawProfile> profile = ParseProfile(bytes, process.name);
-    ProfileMerger::Labels added;
-    if (has_process_labels) added = {{"pid", process.id}, {"name", process.name}};
-    const absl::Status status = profile.ok() ? merger.Add(*profile, where, added) : profile.status();
+    const absl::Status status =
+        profile.ok() ? merger.Add(*profile, {{"pid", process.id}, {"name", process.name}}, answers.size() == 1)
+                     : profile.status();
     problem.Update(status);
     is_empty = is_empty && !status.ok();
   }
@@ -145,34 +161,26 @@ absl::StatusOr<std::string> Fleet::Merged(const Answers& answers, const ProfileM
   return merger.Take();
 }
 
-absl::StatusOr<Json> Fleet::Sites(const std::string& pid) {
-  {
-    const std::lock_guard<std::mutex> lock(parsing_);
-    const auto cached = sites_.find(pid);
-    if (cached != sites_.end() && Clock::now() - cached->second.time < kSitesAge) return cached->second.json;
-  }
-  ASSIGN_OR_RETURN(const Text profile, Profile({pid, ""}, {}));
-  const std::lock_guard<std::mutex> lock(parsing_);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{pid, profile.bytes}}));
-  SumsOptions options;
-  options.type = "inuse_space";
-  ASSIGN_OR_RETURN(const SumsQuery query, MakeQuery("serve", std::move(profiles), options));
-  const Sums sums(query.profiles, {{0, 1}}, query.type, query.grouping);
-  Json json = {{"total", sums.sum()[1]}};
-  Json& rows = json["rows"] = Json::array();
-  for (const Sums::Row& row : sums.Rows(false)) {
-    if (row.flat[1] == 0 || rows.size() == kMaxSites) break;
-    rows.push_back({{"function", row.name}, {"where", row.position}, {"flat", row.flat[1]}});
-  }
-  if (sites_.size() > kMaxSites) sites_.clear();
-  sites_[pid] = {Clock::now(), json};
-  return json;
+absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
+  ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
+  AnswerBudget::Lease lease(answer_bytes_);
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, &lease};
+  // The whole profile: what is folded cannot be judged.
+  ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile", limits));
+  const std::string stats = QueryProcess(process.socket, "stats", limits).value_or("");
+  const std::lock_guard<std::mutex> parsing(parsing_);
+  ASSIGN_OR_RETURN(Json answer, options_.explain(process, std::move(profile), stats));
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto course = courses_.find({process.pid, process.id});
+  if (course != courses_.end()) course->second.explain = answer;
+  return answer;
 }
 
-absl::StatusOr<Fleet::Text> Fleet::Report(const std::string& pid) {
-  ASSIGN_OR_RETURN(Text profile, Profile({pid, ""}, {}));
+absl::StatusOr<Fleet::Text> Fleet::Report(const Selection& selection) {
+  ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
+  ASSIGN_OR_RETURN(Text profile, Profile({process.id, ""}));
   const std::lock_guard<std::mutex> lock(parsing_);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ProfileSet::Parse({{Cat("process ", pid), profile.bytes}}));
+  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{process.id, profile.bytes}}));
   return Held(ReportPage(std::move(profiles), nullptr, ViewOptions(), ""), std::move(profile.held));
 }
 

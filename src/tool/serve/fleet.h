@@ -10,7 +10,7 @@
 
 #include "src/tool/profile/merge.h"
 #include "src/tool/source/control_client.h"
-#include "src/tool/sums/sums_view.h"
+#include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
 
@@ -27,6 +27,8 @@ class Fleet {
     int64_t answer_bytes = int64_t{1} << 30;  // the most bytes of answers of processes that are held at one time
     // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
+    // Says what is wrong with the memory of a process. `profile`, `stats`: its answers to these requests.
+    std::function<absl::StatusOr<Json>(const LiveProcess&, std::string profile, const std::string& stats)> explain;
   };
   // The processes with this id or name; all processes if both are "".
   struct Selection {
@@ -45,67 +47,65 @@ class Fleet {
   explicit Fleet(Options options);
   ~Fleet();
 
-  // Ends the thread. Must be called once, before the destructor.
-  void Stop();
-
-  // Returns the processes with their memory and its history, as of the last point of the history:
-  // {"interval", "directory", "silent": [problem...], "processes": [{"id", "name", "version", "seconds", "memory":
-  // [{"device", "space", "in_use", "peak", "limit"}], "history": [bytes in use on the devices...]}]}.
+  // Returns the processes with their memory and its history, as of the last point of the history: {"interval",
+  // "directory", "silent": [problem...], "processes": [process...]}. A process is as ProcessJson has it, with
+  // "history": [bytes in use on the devices...], "explain": the last answer of Explain, and if it did not answer at
+  // that point, "ended": whether it has ended, "last_answer": seconds before. Processes stay for an hour after their
+  // end, at most 100.
   Json Processes() const;
 
-  // Returns one profile of the selected processes. It has only the samples with all labels of `where`. Unless a process
-  // id is given, each sample has the labels `pid` and `name` of its process. Leaves out processes whose answer is
-  // missing, not valid or too large. If none is left, returns the error of one of them. Other errors: kNotFound (no
-  // such process), kUnavailable (no answer), kResourceExhausted (Options::answer_bytes are held already).
-  absl::StatusOr<Text> Profile(const Selection& selection, const ProfileMerger::Labels& where);
+  // Returns one profile of the selected processes. Unless a process id is given, each sample has the labels `pid` and
+  // `name` of its process. Leaves out processes whose answer is missing, not valid or too large. If none is left,
+  // returns the error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer),
+  // kResourceExhausted (Options::answer_bytes are held already).
+  absl::StatusOr<Text> Profile(const Selection& selection);
 
-  // Returns the functions that hold the memory of a process: {"total", "rows": [{"name", "where", "flat"}]}, with the
-  // 30 largest rows. The answer is at most one second old. Errors: as for Profile.
-  absl::StatusOr<Json> Sites(const std::string& pid);
+  // Returns what Options::explain says of the selected process. Errors: also those of Profile; kInvalidArgument with
+  // their ids if there are several.
+  absl::StatusOr<Json> Explain(const Selection& selection);
 
-  // Returns the page of `hbmprof report` for a process. Errors: as for Profile.
-  absl::StatusOr<Text> Report(const std::string& pid);
+  // Returns the page of `hbmprof report` for the selected process. Errors: as for Explain.
+  absl::StatusOr<Text> Report(const Selection& selection);
 
   // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer.
   Text Metrics() const;
 
  private:
-  // The bytes in use of a process over time.
+  using Time = std::chrono::steady_clock::time_point;
+  // A process over time.
   struct Course {
-    int64_t seconds = 0;  // since the start of its control channel
-    std::deque<int64_t> bytes;
+    LiveProcess process;        // as it was last
+    Time last;                  // when it answered last, or was seen to have ended
+    std::deque<int64_t> bytes;  // in use
+    Json explain;               // null: nobody has asked
   };
   using Answers = std::vector<std::pair<LiveProcess, std::string>>;
 
   void RecordHistory();
-  // Waits for `seconds`. Returns false if Stop was called.
+  // Waits for `seconds`. Returns false if the object is being destroyed.
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
+  absl::StatusOr<LiveProcess> SelectOne(const Selection& selection) const;
   // Returns the profiles of those processes that answer. Each is folded to its share of the limits. The bytes of the
   // answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only answers are too
   // large), kResourceExhausted (`lease` has not so many bytes left).
   absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, AnswerBudget::Lease* lease) const;
   // Returns the sum of the profiles. Leaves out processes with a profile that is not valid.
-  absl::StatusOr<std::string> Merged(const Answers& answers, const ProfileMerger::Labels& where,
-                                     bool has_process_labels);
+  absl::StatusOr<std::string> Merged(const Answers& answers);
 
   const Options options_;
   mutable AnswerBudget answer_bytes_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;
-  bool stop_ = false;                      // guarded by mutex_
-  std::vector<LiveProcess> processes_;     // guarded by mutex_
-  std::vector<std::string> silent_;        // guarded by mutex_
-  std::map<std::string, Course> courses_;  // by id and name; guarded by mutex_
+  bool stop_ = false;                                          // guarded by mutex_
+  std::vector<std::string> silent_;                            // guarded by mutex_
+  std::map<std::pair<int64_t, std::string>, Course> courses_;  // by LiveProcess::pid and id; guarded by mutex_
+  std::deque<Course> ended_;                                   // in the order of their ends; guarded by mutex_
+  Time now_;                                                   // of the last point; guarded by mutex_
 
   // Held while profiles are parsed, which can take much memory.
   std::mutex parsing_;
-  struct CachedSites {
-    std::chrono::steady_clock::time_point time;
-    Json json;
-  };
-  std::map<std::string, CachedSites> sites_;  // by id; guarded by parsing_
 
   std::thread thread_;
 };

@@ -21,10 +21,6 @@ struct Family {
   std::string samples;
 };
 
-std::string LabelValue(const std::string& text) {
-  return Cat("\"", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
-}
-
 class Merger {
  public:
   void Add(const ProcessMetrics& process) {
@@ -69,7 +65,8 @@ class Merger {
     if (!RE2::FullMatch(line, kSample, &name, &given, &value) || !absl::SimpleAtod(value, &number)) return;
     std::string labels;
     for (const auto& [label, of_process] : process.labels) {
-      labels += Cat(labels.empty() ? "" : ",", label, "=", LabelValue(Visible(of_process)));
+      const std::string escaped = absl::StrReplaceAll(Visible(of_process), {{"\\", "\\\\"}, {"\"", "\\\""}});
+      labels += Cat(labels.empty() ? "" : ",", label, "=\"", escaped, "\"");
     }
     std::string key;
     std::string text;

@@ -12,13 +12,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 #include "absl/strings/strip.h"
 #include "src/base/descriptor.h"
 #include "src/protocol/control.h"
 #include "src/tool/profile/info.h"
-#include "src/tool/util/text.h"
 #include "src/tool/util/threads.h"
 
 namespace hbmprof::tool {
@@ -151,6 +151,8 @@ void ReadInfo(const std::string& line, LiveProcess* process) {
     process->environment[name] = rest();
   } else if (key == "cgroup") {
     process->control_group += rest() + "\n";
+  } else if (key == "attach") {
+    process->is_detached = rest() == "detached";
   } else if (key == "warning") {
     process->warnings.push_back(rest());
   } else if (key == "memory") {
@@ -208,10 +210,29 @@ void RemoveIfDead(const std::string& path) {
   if (!ConnectOnce(NewSocket(), path) && errno == ECONNREFUSED) unlink(path.c_str());
 }
 
-std::string ListOf(const std::vector<LiveProcess>& processes) {
-  return absl::StrJoin(processes, ", ", [](std::string* out, const LiveProcess& process) {
-    *out += Cat(process.id, " ", process.name);
-  });
+// Returns the directories of the control channels in `list`, a file like /proc/net/unix, of processes with this id in
+// their own pid namespace; "": of all processes.
+std::set<std::string> ChannelDirectories(const std::string& list, const std::string& id) {
+  std::set<std::string> directories;
+  std::ifstream sockets(list);
+  for (std::string line; std::getline(sockets, line);) {
+    constexpr int kFieldsBefore = 7;
+    std::istringstream words(line);
+    std::string path;
+    for (int i = 0; i < kFieldsBefore; ++i) words >> path;
+    std::getline(words >> std::ws, path);
+    const size_t name = path.rfind(Cat("/", internal::kControlBoundPrefix, id, id.empty() ? "" : "."));
+    if (name != std::string::npos) directories.insert(path.substr(0, name));
+  }
+  return directories;
+}
+
+// Returns the id of the process in the folder `process` of /proc, in its own pid namespace.
+std::string InnerId(const std::string& process) {
+  std::ifstream status(process + "/status");
+  std::string line;
+  while (std::getline(status, line) && line.rfind("NSpid:", 0) != 0) continue;
+  return line.substr(line.find_last_of(" \t") + 1);
 }
 
 }  // namespace
@@ -221,6 +242,12 @@ std::string ControlDirectory() {
     return directory;
   }
   return DefaultDirectory();
+}
+
+std::string ListOf(const std::vector<LiveProcess>& processes) {
+  return absl::StrJoin(processes, ", ", [](std::string* out, const LiveProcess& process) {
+    *out += Cat(process.id, " ", process.name);
+  });
 }
 
 Json ProcessJson(const LiveProcess& process) {
@@ -238,30 +265,62 @@ Json ProcessJson(const LiveProcess& process) {
 
 std::vector<int64_t> RunningProcesses(const std::string& pid_or_name) {
   int64_t pid = 0;
+  std::error_code error;
   if (absl::SimpleAtoi(pid_or_name, &pid)) {
-    std::error_code error;
     return fs::exists(Cat("/proc/", pid), error) ? std::vector{pid} : std::vector<int64_t>();
   }
   std::vector<int64_t> found;
-  std::error_code error;
   for (fs::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
-    std::ifstream file(entry->path() / "comm");
-    std::string name;
-    if (!absl::SimpleAtoi(entry->path().filename().string(), &pid) || !std::getline(file, name)) continue;
-    if (name == pid_or_name.substr(0, 15) && pid != getpid()) found.push_back(pid);
+    const std::string id = entry->path().filename();
+    if (!absl::SimpleAtoi(id, &pid) || pid == getpid()) continue;
+    if (const std::string name = internal::NameInProc(id); !name.empty() && name == pid_or_name.substr(0, 15)) {
+      found.push_back(pid);
+    }
   }
   return found;
 }
 
+// Returns whether both paths lead to one file. If one of them may not be looked at, their texts decide.
+static bool IsSameFile(const std::string& a, const std::string& b) {
+  std::error_code error;
+  const bool is_same = fs::equivalent(a, b, error);
+  return error == std::errc::permission_denied ? a == b || absl::EndsWith(a, "/root" + b) : !error && is_same;
+}
+
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory) {
   const std::vector<int64_t> running = pid_or_name.empty() ? std::vector<int64_t>() : RunningProcesses(pid_or_name);
-  if (!running.empty()) {
-    return Cat("process ", pid_or_name, " runs without hbmprof: `hbmprof attach ", running.front(),
-               "` begins to record it (or it has a control channel in another directory than ", directory,
-               ", which HBMPROF_SOCKET_DIR names)");
+  if (running.empty()) {
+    const std::set<std::string> others = ChannelDirectories("/proc/net/unix", "");
+    return Cat("no process ", pid_or_name, pid_or_name.empty() ? "" : " ", "has a control channel in ", directory,
+               ". `hbmprof run` starts a program with one; HBMPROF_SOCKET_DIR names another directory",
+               others.empty() ? "" : Cat(", such as ", absl::StrJoin(others, ", ")));
   }
-  return Cat("no process ", pid_or_name, pid_or_name.empty() ? "" : " ", "has a control channel in ", directory,
-             ". `hbmprof run` starts a program with one; HBMPROF_SOCKET_DIR names another directory");
+  const std::string process = Cat("/proc/", running.front());
+  const std::string name = Cat("process ", pid_or_name);
+  const std::string id = InnerId(process);
+  const std::set<std::string> channels =
+      id.empty() ? std::set<std::string>() : ChannelDirectories(process + "/net/unix", id);
+  for (std::string other : channels) {
+    // A process of another container can have this id and the same network.
+    const std::string seen = Cat(process, other[0] == '/' ? "/root" : "/cwd/", other);
+    struct stat info;
+    if (stat(Cat(seen, "/", internal::kControlSocketPrefix, id, internal::kControlSocketSuffix).c_str(), &info) != 0 &&
+        errno != EACCES)
+      continue;
+    if (IsSameFile(seen, directory)) return Cat(name, " has the id ", id, " in ", directory);
+    if (other[0] != '/' || !IsSameFile(seen, other)) other = seen;
+    const bool is_others = stat(process.c_str(), &info) == 0 && info.st_uid != geteuid() && geteuid() != 0;
+    return Cat(name, " is recorded, but its control channel is not in ", directory, ": set HBMPROF_SOCKET_DIR=", other,
+               is_others ? Cat(", as user ", info.st_uid, ", to whom the process belongs, or as root") : "");
+  }
+  std::ifstream maps(process + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const bool has_library = line.find("/libhbmprof") != std::string::npos;
+    if (!has_library || line.find("/libhbmprof_c.so") != std::string::npos) continue;  // that one records no calls
+    return Cat(name, " has loaded hbmprof, but has no control channel: it has made no CUDA call yet, or was started ",
+               "with HBMPROF=0 or without HBMPROF_SOCKET_DIR, which `hbmprof run` sets");
+  }
+  return Cat(name, " runs without hbmprof: `hbmprof attach ", running.front(), "` begins to record it");
 }
 
 bool AnswerBudget::Lease::Take(int64_t bytes) {

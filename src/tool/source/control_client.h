@@ -32,7 +32,11 @@ struct LiveProcess {
   std::string control_group;                       // what it reads in /proc/self/cgroup
   std::vector<LiveMemory> memory;
   std::vector<std::string> warnings;  // Snapshot::warnings
+  bool is_detached = false;           // `hbmprof attach` records it again
 };
+
+// Returns their ids and names: "4242 llm_server, 4243 train".
+std::string ListOf(const std::vector<LiveProcess>& processes);
 
 // Returns the process for the JSON of `hbmprof ps` and of the page of `hbmprof serve`.
 Json ProcessJson(const LiveProcess& process);
@@ -45,7 +49,7 @@ std::string ControlDirectory();
 std::vector<int64_t> RunningProcesses(const std::string& pid_or_name);
 
 // Returns a message: `directory` has no control channel of `pid_or_name`, or of any process if this is empty. It says
-// what the user can do: attach, if a process with this id or name runs.
+// where the channel is, why there is none, or what the user can do: attach, if a process with this id or name runs.
 std::string NoProcessText(const std::string& pid_or_name, const std::string& directory);
 
 // How long a process may take for each of these: to accept a request, to answer it, and to send the next part of the
@@ -85,9 +89,8 @@ struct QueryLimits {
 // Sends `request` to the socket at `path` and returns the body of the answer. Errors: kNotFound (no process listens),
 // kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied (also: it is the
 // socket of another user), kOutOfRange (the answer is larger than `limits.answer_bytes`; it is not read),
-// kResourceExhausted
-// (`limits.lease` has not so many bytes left), or the process's own error as kInternal; the message names the socket.
-// Thread-safe.
+// kResourceExhausted (`limits.lease` has not so many bytes left), or the process's own error as kInternal; the message
+// names the socket. Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
 

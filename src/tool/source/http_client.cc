@@ -1,6 +1,7 @@
 // Uses Boost.Beast.
 #include "src/tool/source/http_client.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/asio/io_context.hpp>
@@ -11,7 +12,7 @@
 
 #include "absl/strings/escaping.h"
 #include "src/protocol/http_query.h"
-#include "src/tool/util/text.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -31,11 +32,6 @@ std::map<std::string, std::string>& NamedUrls() {
   return urls;
 }
 
-// Decodes "%2F" in a user or password. "+" is a plus there.
-std::string DecodeUser(const std::string& text) {
-  return internal::DecodeUrl(absl::StrReplaceAll(text, {{"+", "%2B"}}));
-}
-
 struct Url {
   std::string authority;  // host and port, as in the URL
   std::string host;
@@ -52,8 +48,8 @@ Url ParseUrl(const std::string& text) {
   url.authority = text.substr(begin, end - begin);
   if (const size_t at = url.authority.rfind('@'); at != std::string::npos) {
     const size_t colon = std::min(url.authority.find(':'), at);
-    url.user = DecodeUser(url.authority.substr(0, colon));
-    if (colon < at) url.password = DecodeUser(url.authority.substr(colon + 1, at - colon - 1));
+    url.user = internal::DecodeUrl(url.authority.substr(0, colon), '+');
+    if (colon < at) url.password = internal::DecodeUrl(url.authority.substr(colon + 1, at - colon - 1), '+');
     url.authority.erase(0, at + 1);
   }
   url.host = HostOf(url.authority);
@@ -121,13 +117,31 @@ std::string HideCredentials(const std::string& source) {
   return name;
 }
 
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  constexpr size_t kLeast = 16;
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return absl::Status(bytes.status().code(), Cat("--token-file ", MessageOf(bytes.status())));
+  std::string token = *bytes;
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
+    return InvalidArgument("--token-file ", path, ": every user can read the token; chmod o-r");
+  }
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.pop_back();
+  if (token.size() >= kLeast) return token;
+  return InvalidArgument("--token-file ", path, ": a token has at least ", kLeast,
+                         " characters; make one with: head -c 20 /dev/urandom | base32");
+}
+
 absl::StatusOr<std::string> HttpGet(const std::string& url) {
   const std::string& name = url;
   if (url.rfind("https:", 0) == 0) {
     return absl::UnimplementedError(
         Cat(name, ": hbmprof reads no HTTPS; download it first: curl -fsSo profile.pb.gz '", name, "'"));
   }
-  const Url parts = ParseUrl(ValueOr(NamedUrls(), url, url));
+  Url parts = ParseUrl(ValueOr(NamedUrls(), url, url));
+  if (parts.user.empty() && parts.password.empty() && !token_file.empty()) {
+    ASSIGN_OR_RETURN(parts.password, ReadToken(token_file));
+  }
   // A slash in a password ends the part of the URL that has the host.
   const char* const hint =
       parts.path.find('@') == std::string::npos ? "" : "; in a user or password, write / as %2F, ? as %3F and # as %23";

@@ -9,15 +9,12 @@
 #include <filesystem>
 #include <fstream>
 
-#include "absl/strings/match.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/http_client.h"
-#include "src/tool/torch/snapshot_pickle.h"
+#include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/files.h"
-#include "src/tool/util/memory_limit.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -42,9 +39,13 @@ bool MayBeProcess(const std::string& source) {
 
 absl::StatusOr<std::string> ReadRecording(const SourceParts& parts) {
   ASSIGN_OR_RETURN(const std::unique_ptr<RecordingReader> recording, OpenRecordingFile(parts.file));
-  ASSIGN_OR_RETURN(const RecordedInstant instant,
-                   In(parts.file, InstantNamed(*recording, parts.moment.value_or("end"))));
-  ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, instant));
+  std::optional<RecordedInstant> instant;
+  if (parts.moment.has_value()) {
+    ASSIGN_OR_RETURN(instant, In(parts.file, InstantNamed(*recording, *parts.moment)));
+  } else {
+    instant = LastStateOf("", parts.file, *recording).instant;
+  }
+  ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recording, *instant));
   WarnOfGaps("", parts.file, *recording);  // some damage is found only while the events are read
   return bytes;
 }
@@ -106,12 +107,16 @@ absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source) {
   std::error_code error;
   if (!std::filesystem::is_directory(source, error)) return std::vector{source};
   std::vector<std::string> profiles;
+  std::string recording;
   std::filesystem::directory_iterator entry(source, error);
   for (const std::filesystem::directory_iterator end; !error && entry != end; entry.increment(error)) {
     if (absl::EndsWith(entry->path().string(), ".pb.gz")) profiles.push_back(entry->path());
+    if (absl::EndsWith(entry->path().string(), ".hbmrec")) recording = entry->path();
   }
   if (error) return NotFound(source, ": cannot be read: ", error.message());
-  if (profiles.empty()) return NotFound(source, ": the folder has no profiles (*.pb.gz)");
+  const std::string note = recording.empty() ? "" : "; its recordings are not read: name one, such as " + recording;
+  if (profiles.empty()) return NotFound(source, ": the folder has no profiles (*.pb.gz)", note);
+  if (!note.empty()) PrintErrorText(Cat(source, ": the profiles of the folder are read", note, "\n"));
   absl::c_sort(profiles);
   return profiles;
 }
@@ -125,7 +130,12 @@ bool IsRecordingFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
-  if (IsUrl(source)) return HttpGet(source);
+  if (IsUrl(source)) {
+    ASSIGN_OR_RETURN(std::string answer, HttpGet(source));
+    if (answer[0] != '<') return answer;
+    return InvalidArgument(source, ": is a web page; `hbmprof serve` has profiles at /debug/pprof/heap?pid=ID, or ",
+                           "?name=NAME");
+  }
   const SourceParts parts = PartsOf(source);
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts);
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
@@ -142,15 +152,12 @@ absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
                                         const std::function<absl::Status(pprof::Profile&)>& change) {
   Progress progress(sources.size(), "files read");
-  size_t i = 0;
-  return ProfileSet::ReadEach([&]() -> absl::StatusOr<std::optional<ProfileSet::Named>> {
-    if (i == sources.size()) return std::nullopt;
-    const std::string& source = sources[i++];
-    absl::StatusOr<RawProfile> raw = ReadProfile(source);
+  return ProfileSet::ReadEach(sources.size(), [&](size_t i) -> absl::StatusOr<ProfileSet::Named> {
+    ASSIGN_OR_RETURN(RawProfile raw, ReadProfile(sources[i]));
+    AddLines(raw);
     progress.Advance(1);
-    if (!raw.ok()) return raw.status();
-    if (change) RETURN_IF_ERROR(In(source, change(raw->message())));
-    return ProfileSet::Named{source, *std::move(raw)};
+    if (change) RETURN_IF_ERROR(In(sources[i], change(raw.message())));
+    return ProfileSet::Named{sources[i], std::move(raw)};
   });
 }
 
@@ -162,16 +169,8 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
   }
   const auto label = [&](pprof::Profile& profile) {
     if (after_each) after_each();
-    if (!options.NeedsAges()) return absl::OkStatus();
-    const absl::Status status = LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
-    if (status.ok() || older.has_value()) return status;
-    // `hbmprof convert` may have replaced the ages.
-    const bool has_label = absl::c_any_of(profile.sample(), [&](const auto& sample) {
-      return absl::c_any_of(sample.label(), [&](const auto& label) {
-        return profile.string_table(static_cast<int>(label.key())) == kBirthLabel;
-      });
-    });
-    return has_label ? absl::OkStatus() : status;
+    if (!older.has_value() && !absl::c_linear_search(options.by, kBirthLabel)) return absl::OkStatus();
+    return LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
   };
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
   KeepLastOfEachProcess(command, first, profiles);

@@ -4,7 +4,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
-#include "src/tool/profile/view.h"
 #include "src/tool/source/control_client.h"
 #include "src/tool/sums/sums_view.h"
 
@@ -25,10 +24,10 @@ std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
 // there is neither such a file nor such a process; kInvalidArgument if several processes have the name.
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
-// Returns the bytes of the profile that `source` names. A recording without a moment is that of its end; what
-// it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process, of
-// HttpGet for a URL, and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is neither such a
-// file nor such a process.
+// Returns the bytes of the profile that `source` names. A recording without a moment is that of LastStateOf;
+// what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess
+// for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is
+// neither such a file nor such a process.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
@@ -46,8 +45,7 @@ absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source);
 // Returns whether `path` is a regular file that begins as a recording does, or as a snapshot of PyTorch.
 bool IsRecordingFile(const std::string& path);
 
-// Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and
-// ParseProfile.
+// Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
 
 // Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress

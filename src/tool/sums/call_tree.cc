@@ -18,7 +18,7 @@ class CallTree {
     size_t parent;
     size_t depth;  // 0 for the root, which has no name
     std::string name;
-    std::string position;  // of the first call site; "" for a label
+    std::string position;  // of the call site; without a line if there are several; "" for a label
     int64_t flat = 0;
     int64_t cum = 0;
     // The sum of |flat| over the node and all nodes below it. In a difference, cum can be 0 above nodes that are not.
@@ -41,6 +41,8 @@ class CallTree {
       if (is_new) {
         nodes_.push_back({parent, nodes_[parent].depth + 1, name, position, 0, 0, 0, {}});
         nodes_[parent].children.push_back(entry->second);
+      } else {
+        JoinPosition(position, nodes_[entry->second].position);
       }
       return entry->second;
     };
@@ -52,22 +54,22 @@ class CallTree {
       for (const std::string& key : grouping.labels) {
         node = child_of(node, Cat(key, "=", profiles.LabelText(sample.labels, key)), "");
       }
-      const uint64_t* const begin = profiles.stacks().begin(sample.stack);
-      const uint64_t* const end =
-          grouping.frames == Grouping::Frames::kNone ? begin : profiles.stacks().end(sample.stack);
+      std::vector<uint64_t> locations;  // outermost first
+      if (grouping.frames != Grouping::Frames::kNone) locations = profiles.stacks()[sample.stack];
+      absl::c_reverse(locations);
       size_t length = 0;
-      for (const uint64_t* l = begin; l != end; ++l) {
-        if (frames[*l].empty()) {
-          for (const ProfileSet::ShownFrame& frame : profiles.ShownLocation(*l)) {
-            frames[*l].emplace_back(NodeName(frame, grouping.frames), frame.Position());
+      for (const uint64_t l : locations) {
+        if (frames[l].empty()) {
+          for (const ProfileSet::ShownFrame& frame : profiles.ShownLocation(l)) {
+            frames[l].emplace_back(NodeName(frame, grouping.frames), frame.Position());
           }
+          absl::c_reverse(frames[l]);
         }
-        length += frames[*l].size();
+        length += frames[l].size();
       }
       if (nodes_.size() + length > kMaxNodes) return child_of(node, "[other call stacks]", "");
-      for (const uint64_t* l = end; l != begin;) {
-        --l;
-        for (size_t i = frames[*l].size(); i-- > 0;) node = child_of(node, frames[*l][i].first, frames[*l][i].second);
+      for (const uint64_t l : locations) {
+        for (const auto& [name, position] : frames[l]) node = child_of(node, name, position);
       }
       return node == 0 ? child_of(0, "[no stack]", "") : node;
     };
@@ -155,7 +157,7 @@ class CallTree {
 
 }  // namespace
 
-void ShowTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Json* json) {
+void AddTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Answer& answer) {
   const bool is_change = base_files != 0;
   const CallTree tree(query.profiles, query.type, query.grouping, base_files);
   using Number = size_t;
@@ -174,15 +176,9 @@ void ShowTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t t
        json_of(&CallTree::Node::position)}};
   const std::vector<Number> numbers = tree.Shown(shown);
   const size_t all = tree.Shown(0).size();
-  if (json != nullptr) {
-    AddRows("nodes", numbers, columns, 0, *json);
-    if (numbers.size() < all) (*json)["left_out"] = all - numbers.size();
-    return;
-  }
-  const std::function<Tone(const Number&)> tone = [&](Number n) {
-    return is_change ? ToneOf(node(n).cum) : Tone::kPlain;
-  };
-  PrintVisible(TableOf(numbers, columns, 0, tone) + MoreRows(numbers.size(), all));
+  answer.Add("nodes", numbers, columns, 0, [&](Number n) { return is_change ? ToneOf(node(n).cum) : Tone::kPlain; });
+  if (numbers.size() < all) answer.json["left_out"] = all - numbers.size();
+  answer.text += MoreRows(numbers.size(), all);
 }
 
 }  // namespace hbmprof::tool

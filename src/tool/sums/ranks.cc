@@ -62,17 +62,19 @@ ComparedRanks CompareRanks(const ProfileSet& profiles, size_t type, Grouping gro
   }
   grouping.labels.emplace_back(kRankLabel);
   const Sums sums(profiles, {{0, profiles.files().size()}}, type, grouping);
-  absl::flat_hash_map<std::pair<std::vector<std::string>, std::string>, std::vector<int64_t>> values;
+  absl::flat_hash_map<std::pair<std::vector<std::string>, std::string>, size_t> numbers;  // of rows
+  std::vector<std::vector<int64_t>> values;                                               // by row and rank
   for (Sums::Row& of_rank : sums.Rows(false)) {
     const auto rank = ranks.find(of_rank.labels.back());
     if (rank == ranks.end() || of_rank.flat[1] == 0) continue;
     of_rank.labels.pop_back();
-    const auto [entry, is_new] = values.try_emplace({of_rank.labels, of_rank.name});
-    if (is_new) entry->second.resize(result.ranks.size());
-    AddTo(entry->second[rank->second], of_rank.flat[1]);
-    if (is_new) static_cast<Sums::Row&>(result.rows.emplace_back()) = std::move(of_rank);
+    const auto [entry, is_new] = numbers.try_emplace({of_rank.labels, of_rank.name}, values.size());
+    if (is_new) values.emplace_back(result.ranks.size());
+    AddTo(values[entry->second][rank->second], of_rank.flat[1]);
+    if (is_new) static_cast<Sums::Row&>(result.rows.emplace_back()) = of_rank;
+    JoinPosition(of_rank.position, result.rows[entry->second].position);
   }
-  for (ComparedRanks::Row& row : result.rows) Judge(values.at({row.labels, row.name}), row);
+  for (size_t i = 0; i < values.size(); ++i) Judge(values[i], result.rows[i]);
   absl::c_stable_sort(result.rows, [](const ComparedRanks::Row& a, const ComparedRanks::Row& b) {
     const auto key = [](const ComparedRanks::Row& row) {
       return std::make_tuple(row.distance, Minus(row.largest.second, row.smallest.second), Magnitude(row.median));

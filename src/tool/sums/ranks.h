@@ -12,7 +12,7 @@ struct ComparedRanks {
     int64_t total = 0;
     std::vector<std::string> files;
   };
-  // The labels, the name and the position are those of the rows of one rank.
+  // The labels and the name are those of the rows of one rank; the position is that of all of them.
   struct Row : Sums::Row {
     int64_t median = 0;  // of an even number of ranks: the lower one of the two in the middle
     // Indices of ranks, and their values. Of equal values, that of the first rank.

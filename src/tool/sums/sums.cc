@@ -2,8 +2,6 @@
 
 #include <tuple>
 
-#include "src/tool/util/text.h"
-
 namespace hbmprof::tool {
 namespace {
 
@@ -40,21 +38,24 @@ class Frames {
     return Cat(text, text.empty() || position.empty() ? "" : " ", position);
   }
   const std::string& ObjectOf(uint32_t node) const { return profiles_.text(objects_[node]); }
+  std::string FileOf(uint32_t position) const { return CleanPath(profiles_.text(positions_[position].first)); }
   std::string PositionText(uint32_t position) const {
-    const auto& [file, line] = positions_[position];
-    return line == 0 ? CleanPath(profiles_.text(file)) : Cat(CleanPath(profiles_.text(file)), ":", line);
+    const int64_t line = positions_[position].second;
+    return line == 0 ? FileOf(position) : Cat(FileOf(position), ":", line);
   }
 
  private:
   // The properties that distinguish nodes, as in pprof's graph: the name, the binary, the source file, the line, and
-  // the first line of the function. Code without a function name is distinguished by its binary.
+  // the first line of a function of Python. Code without a function name is distinguished by its binary.
   using Key = std::tuple<ProfileSet::String, ProfileSet::String, ProfileSet::String, int64_t, int64_t>;
 
   Key KeyOf(const ProfileSet::Function& function, const ProfileSet::Frame& frame,
             const ProfileSet::Location& location) const {
     const ProfileSet::String name = how_ != Grouping::Frames::kFiles ? function.name : 0;
+    // JAX's own profiles name all methods of a file without their classes.
+    const bool is_first_line_needed = name == 0 || absl::EndsWith(profiles_.text(function.filename), ".py");
     return {name, name == 0 ? location.object : 0, how_ != Grouping::Frames::kFunctions ? function.filename : 0,
-            how_ == Grouping::Frames::kLines ? frame.line : 0, name == 0 ? function.start_line : 0};
+            how_ == Grouping::Frames::kLines ? frame.line : 0, is_first_line_needed ? function.start_line : 0};
   }
 
   // `location`: where a frame with this key is.
@@ -85,6 +86,12 @@ class Frames {
 };
 
 }  // namespace
+
+void JoinPosition(const std::string& position, std::string& known) {
+  if (position == known) return;
+  const std::string file = position.substr(0, position.rfind(':'));
+  known = file == known.substr(0, known.rfind(':')) ? file : kSeveralFiles;
+}
 
 absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) {
   Grouping grouping;
@@ -135,12 +142,6 @@ class Sums::Builder {
   }
 
  private:
-  // The part of a row's values that comes from one position. Positions are compared by `flat` first.
-  struct PositionWeight {
-    int64_t flat = 0;
-    int64_t cum = 0;
-  };
-
   static void Add(const Values& weight, Values& to) {
     for (int i = 0; i < 2; ++i) AddTo(to[i], weight[i]);
   }
@@ -181,12 +182,12 @@ class Sums::Builder {
   }
 
   void AddStack(uint32_t stack, uint32_t group, const Values& weight) {
-    const int64_t magnitude = Plus(Magnitude(weight[0]), Magnitude(weight[1]));
+    const bool has_change = weight[0] != weight[1];
     std::optional<uint32_t> caller;
     uint32_t last_position = 0;
-    const uint64_t* begin = profiles_.stacks().begin(stack);
-    for (size_t l = profiles_.stacks().length(stack); l-- > 0;) {
-      const std::vector<Frames::Use>& uses = frames_.of(begin[l]);
+    const std::vector<uint64_t>& locations = profiles_.stacks()[stack];
+    for (size_t l = locations.size(); l-- > 0;) {
+      const std::vector<Frames::Use>& uses = frames_.of(locations[l]);
       for (size_t i = uses.size(); i-- > 0;) {
         const uint32_t row = RowOf(l == 0 && i == 0 ? group : group & ~kCode, uses[i].node);
         seen_.resize(sums_.rows_.size(), 0);
@@ -195,14 +196,14 @@ class Sums::Builder {
           Add(weight, sums_.rows_[row].cum);
         }
         last_position = uses[i].position;
-        if (last_position != 0) AddTo(positions_[{row, last_position}].cum, magnitude);
+        if (last_position != 0 && has_change) positions_.try_emplace({row, last_position}, false);
         if (with_edges_ && caller.has_value() && *caller != row) AddEdge(*caller, row, weight, i + 1 < uses.size());
         caller = row;
       }
     }
     if (!caller.has_value()) return;
     Add(weight, sums_.rows_[*caller].flat);
-    if (last_position != 0) AddTo(positions_[{*caller, last_position}].flat, magnitude);
+    if (last_position != 0 && has_change) positions_[{*caller, last_position}] = true;
   }
 
   void AddEdge(uint32_t caller, uint32_t callee, const Values& weight, bool inlined) {
@@ -220,23 +221,30 @@ class Sums::Builder {
   }
 
   void NameRows() {
-    struct Best {
-      PositionWeight weight;
-      uint32_t position = 0;
+    // The positions that count: those with flat bytes; of a row without flat bytes, all.
+    struct Where {
+      bool has_flat = false;
+      uint32_t position = 0;  // one of them
+      bool is_one_line = true;
+      bool is_one_file = true;
     };
-    std::vector<Best> best(sums_.rows_.size());
-    for (const auto& [key, weight] : positions_) {
-      Best& now = best[key.first];
-      const auto rank = [](const PositionWeight& w, uint32_t position) {
-        return std::make_tuple(w.flat, w.cum, ~position);
-      };
-      if (now.position == 0 || rank(weight, key.second) > rank(now.weight, now.position)) now = {weight, key.second};
+    std::vector<Where> where(sums_.rows_.size());
+    for (const auto& [key, has_flat] : positions_) {
+      Where& now = where[key.first];
+      if (now.position == 0 || has_flat > now.has_flat) {
+        now = {has_flat, key.second};
+      } else if (has_flat == now.has_flat) {
+        now.is_one_line = false;
+        now.is_one_file = now.is_one_file && frames_.FileOf(now.position) == frames_.FileOf(key.second);
+      }
     }
-    for (uint32_t i = 0; i < best.size(); ++i) {
+    for (uint32_t i = 0; i < where.size(); ++i) {
       Row& row = sums_.rows_[i];
       row.name = frames_.NameOf(row_nodes_[i]) + (row.is_code ? " (kernel code)" : "");
-      if (best[i].position != 0) {
-        row.position = frames_.PositionText(best[i].position);
+      if (!where[i].is_one_file) {
+        row.position = kSeveralFiles;
+      } else if (const uint32_t position = where[i].position; position != 0) {
+        row.position = where[i].is_one_line ? frames_.PositionText(position) : frames_.FileOf(position);
       } else if (const std::string& object = frames_.ObjectOf(row_nodes_[i]); !object.empty()) {
         row.position = UnnamedFrame(object);
       }
@@ -252,11 +260,12 @@ class Sums::Builder {
   ProfileSet::LabelGroups groups_;
   // By (stack, group), in the order of the samples: their stacks then lie one after the other in memory.
   std::vector<std::pair<std::pair<uint32_t, uint32_t>, Values>> weights_;
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> weight_numbers_;     // index in `weights_`
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;      // by (group, node)
-  std::vector<uint32_t> row_nodes_;                                               // by row
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, PositionWeight> positions_;  // by (row, position)
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;     // by (caller, callee)
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> weight_numbers_;  // index in `weights_`
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;   // by (group, node)
+  std::vector<uint32_t> row_nodes_;                                            // by row
+  // By (row, position), for positions whose value differs between the columns: whether it is flat.
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, bool> positions_;
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;  // by (caller, callee)
   uint64_t stack_number_ = 0;
   std::vector<uint64_t> seen_;       // by row: the last stack that was added to it
   std::vector<uint64_t> seen_edge_;  // by edge: the last stack that was added to it

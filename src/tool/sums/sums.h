@@ -22,6 +22,11 @@ struct Grouping {
   static absl::StatusOr<Grouping> Parse(const std::vector<std::string>& names);
 };
 
+// The position of what is in several files.
+inline constexpr char kSeveralFiles[] = "several files";
+// Changes `known`, a position as Sums::Row has it, to the one of what is there and at `position`.
+void JoinPosition(const std::string& position, std::string& known);
+
 // The files [begin, end) that are added up in one column.
 struct Column {
   size_t begin;
@@ -35,8 +40,10 @@ class Sums {
  public:
   struct Row {
     std::vector<std::string> labels;
-    std::string name;      // "[libfoo.so]" or "<unknown>" for code without a name; "" if rows are labels only
-    std::string position;  // the file:line that contributes most, else the binary, else ""
+    std::string name;  // "[libfoo.so]" or "<unknown>" for code without a name; "" if rows are labels only
+    // file:line of what is flat, else of the calls; the file if there are several lines; kSeveralFiles; else the
+    // binary, else "".
+    std::string position;
     Values flat = {0, 0};
     Values cum = {0, 0};
     uint32_t number = 0;

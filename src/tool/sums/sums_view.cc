@@ -1,22 +1,66 @@
 #include "src/tool/sums/sums_view.h"
 
 #include "src/tool/profile/labels.h"
+#include "src/tool/profile/series.h"
 
 namespace hbmprof::tool {
 namespace {
 
-// Whether the profiles have no bytes in use, but a peak: their programs had ended.
-bool IsAllFreed(const ProfileSet& profiles, size_t peak) {
+constexpr char kPoolPeak[] = "pool_peak_space";
+
+// If the programs had freed all (IsFreed), returns the sample type that shows their peak: that of what their pools had
+// handed out, if these still have memory.
+std::optional<size_t> PeakOfFreed(const ProfileSet& profiles) {
   const std::optional<size_t> in_use = profiles.FindType("inuse_space");
-  if (!in_use.has_value()) return false;
-  bool has_peak = false;
+  if (!in_use.has_value()) return std::nullopt;
+  const auto has = [&](size_t type) {
+    return absl::c_any_of(profiles.files(), [&](const auto& file) { return SumOf(profiles, file, type) != 0; });
+  };
   for (const ProfileSet::File& file : profiles.files()) {
-    for (size_t s = 0; s < file.samples.size(); ++s) {
-      if (profiles.Value(file, s, *in_use) != 0) return false;
-      has_peak = has_peak || profiles.Value(file, s, peak) != 0;
-    }
+    if (!IsFreed(profiles, file, *in_use)) return std::nullopt;
   }
-  return has_peak;
+  std::optional<size_t> peak = profiles.FindType(kPoolPeak);
+  if (peak.has_value() && has(*in_use) && has(*peak)) return peak;
+  peak = profiles.FindType("peak_space");
+  return peak.has_value() && has(*peak) ? peak : std::nullopt;
+}
+
+// Returns a line for each warning of the file, one if allocations were dropped, one if values of tags were, and one for
+// each memory space in its comments: in use, limit, peak, also that of the device if it is more than 1 % higher, and
+// unaccounted.
+std::string DeviceLines(const ProfileSet::File& file, bool exact) {
+  std::string text;
+  for (const std::string& warning : file.info.warnings) {
+    const std::string since = OffSince({warning});
+    const char* const kind = absl::StrContains(warning, "ut of memory on ") ? "" : "INCOMPLETE: ";
+    text += (since.empty() ? Colored(Cat(kind, Visible(warning)), Tone::kWarning) : OffText(since)) + "\n";
+  }
+  for (const Comment& tracker : file.info.trackers) {
+    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
+    if (const int64_t tags = tracker.Number("dropped_tag_values").value_or(0); tags > 0) {
+      text += Cat("note: ", tags, " tags became `other` or had no effect: a process keeps 1,000 values of a tag\n");
+    }
+    if (dropped == 0) continue;
+    text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
+                        Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded"),
+                    Tone::kWarning) +
+            "\n";
+  }
+  for (const ProfileInfo::Device& device : file.info.devices) {
+    const auto size = [&](const char* key) { return Bytes(device.Number(key).value_or(0), exact); };
+    text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
+    if (device.Number("limit").has_value()) text += " of " + size("limit");
+    text += Cat(", peak ", size("peak"));
+    const int64_t peak = device.Number("peak").value_or(0);
+    if (device.Number("driver_peak").value_or(0) - peak > peak / 100) {
+      text += Cat(" (", size("driver_peak"), " with temporaries and other memory that is not recorded)");
+    }
+    if (const auto unaccounted = device.Number("unaccounted"); unaccounted.has_value()) {
+      text += Cat(", unaccounted ", FormatChange(*unaccounted, "bytes", exact));
+    }
+    text += "\n";
+  }
+  return text;
 }
 
 }  // namespace
@@ -45,12 +89,9 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   grouping.marks_code = options.by.empty() && !options.json;  // other rows are those of pprof
   bool trimmed = false;
   ASSIGN_OR_RETURN(size_t type, profiles.TypeNamed(options.type));
-  bool all_freed = false;
-  const std::optional<size_t> peak = profiles.FindType("peak_space");
-  if (options.type.empty() && options.older.empty() && peak.has_value() && IsAllFreed(profiles, *peak)) {
-    type = *peak;
-    all_freed = true;
-  }
+  std::optional<size_t> peak;
+  if (options.type.empty() && options.older.empty()) peak = PeakOfFreed(profiles);
+  type = peak.value_or(type);
   // The age of unaccounted memory is not known.
   const bool by_library = absl::c_linear_search(options.by, kLibraryLabel);
   if (by_library && options.older.empty()) AddUnaccounted(profiles);
@@ -58,7 +99,7 @@ absl::StatusOr<SumsQuery> MakeQuery(const std::string& command, ProfileSet profi
   RETURN_IF_ERROR(CheckLabels(profiles, grouping.labels));
   const SampleType name = profiles.types()[type];
   return SumsQuery{std::move(profiles), type,    name.type,     name.unit,
-                   std::move(grouping), trimmed, options.exact, all_freed};
+                   std::move(grouping), trimmed, options.exact, peak.has_value()};
 }
 
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys) {
@@ -70,17 +111,9 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
   int64_t limit = 0;
   if (text.empty()) return limit;
   if (!ParseBytes(text, &limit)) return InvalidArgument("--fail-over ", text, ": write a size such as 1MiB");
-  const Unit known = UnitOf(unit);
-  if (known.family == "memory") return limit / known.factor;
-  if (text.find_first_not_of("0123456789.") != std::string::npos) {
-    return InvalidArgument("--fail-over ", text,
-                           ": the values of the sample type are not sizes; write a number in their unit, '", unit, "'");
-  }
-  return limit;
-}
-
-bool IsOff(const ProfileSet& profiles) {
-  return absl::c_any_of(profiles.files(), [](const auto& file) { return !OffSince(file.info.warnings).empty(); });
+  if (unit == "bytes" || text.find_first_not_of("0123456789.") == std::string::npos) return limit;
+  return InvalidArgument("--fail-over ", text,
+                         ": the values of the sample type are not bytes; write a number in their unit, '", unit, "'");
 }
 
 std::string OffText(const std::string& since) {
@@ -88,44 +121,32 @@ std::string OffText(const std::string& since) {
                  Tone::kWarning);
 }
 
-std::string DeviceLines(const ProfileSet::File& file, bool exact) {
-  std::string text;
-  if (const std::string since = OffSince(file.info.warnings); !since.empty()) text += OffText(since) + "\n";
-  for (const Comment& tracker : file.info.trackers) {
-    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
-    if (dropped == 0) continue;
-    text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
-                        Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded"),
-                    Tone::kWarning) +
-            "\n";
+Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t total, const std::string& summary) {
+  Answer answer(is_json);
+  answer.json.update({{"files", query.profiles.PathsFrom(base_files)},
+                      {"type", query.type_name},
+                      {"unit", query.unit},
+                      {"total", total}});
+  const std::vector<ProfileSet::File>& files = query.profiles.files();
+  for (size_t i = 0; i < files.size(); ++i) {
+    answer.text +=
+        Cat(base_files == 0  ? ""
+            : i < base_files ? "base  "
+                             : "now   ",
+            Visible(files[i].path), "  ", FormatTime(files[i].time_nanos), "\n", DeviceLines(files[i], query.exact));
+    if (OffSince(files[i].info.warnings).empty()) continue;
+    answer.json["recording_off"] = true;
+    answer.exit_code = kFinding;
   }
-  for (const ProfileInfo::Device& device : file.info.devices) {
-    const auto size = [&](const char* key) { return Bytes(device.Number(key).value_or(0), exact); };
-    text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
-    if (device.Number("limit").has_value()) text += " of " + size("limit");
-    text += Cat(", peak ", size("peak"));
-    if (const auto unaccounted = device.Number("unaccounted"); unaccounted.has_value()) {
-      text += Cat(", unaccounted ", FormatChange(*unaccounted, "bytes", exact));
-    }
-    text += "\n";
+  answer.text += summary + "\n";
+  if (query.all_freed) {
+    answer.json["all_freed"] = true;
+    answer.text += Cat("nothing is in use any more", query.type_name == kPoolPeak ? " but idle memory of pools" : "",
+                       ": this is the memory at the peak (--type inuse_space shows what is left)\n");
   }
-  return text;
-}
-
-Json HeadJson(const SumsQuery& query, size_t first, int64_t total) {
-  Json json = {{"version", kJsonVersion},
-               {"files", query.profiles.PathsFrom(first)},
-               {"type", query.type_name},
-               {"unit", query.unit},
-               {"total", total}};
-  if (query.all_freed) json["all_freed"] = true;
-  if (IsOff(query.profiles)) json["recording_off"] = true;
-  return json;
-}
-
-std::string FreedLine(const SumsQuery& query) {
-  return query.all_freed ? "nothing is in use any more: this is the memory at the peak (--type inuse_space shows 0)\n"
-                         : "";
+  const std::string hint = SymbolizeHint(query.profiles, query.grouping.frames == Grouping::Frames::kLines);
+  answer.text += Cat(query.trimmed ? kTrimmedText : "", hint, hint.empty() ? "\n" : "\n\n");
+  return answer;
 }
 
 RowField<Sums::Row> ValueField(const SumsQuery& query, const std::string& name, RowValue value) {

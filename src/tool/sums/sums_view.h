@@ -1,4 +1,4 @@
-// Parts of the output of top and diff: options, the lines above tables, the columns of rows.
+// Parts of the answers of top and diff: options, the beginning, the columns of rows.
 #ifndef HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 #define HBMPROF_SRC_TOOL_SUMS_SUMS_VIEW_H_
 
@@ -9,8 +9,6 @@
 namespace hbmprof::tool {
 
 struct SumsOptions : ViewOptions {
-  explicit SumsOptions(bool own_by_default = true) : ViewOptions(own_by_default) {}
-
   std::vector<std::string> files;
   std::string type;
   std::string older;  // only live buffers older than this time; empty: all
@@ -21,13 +19,10 @@ struct SumsOptions : ViewOptions {
   bool tree = false;
   bool has_rows = false;  // `rows` was given
 
-  // Whether an option selects or shows the births of buffers.
-  bool NeedsAges() const { return !older.empty() || absl::c_linear_search(by, kBirthLabel); }
   // The number of nodes of a tree to show; 0: all.
   size_t nodes() const { return has_rows ? rows : 100; }
 };
 
-// The profiles with the options applied.
 struct SumsQuery {
   ProfileSet profiles;
   size_t type;
@@ -40,7 +35,7 @@ struct SumsQuery {
 
   // Returns a value of the sample type, or a change of it, as text.
   std::string Text(int64_t value) const { return FormatValue(value, unit, exact); }
-  std::string Change(int64_t change) const { return GrowthSign(change) + FormatChange(change, unit, exact); }
+  std::string Change(int64_t change) const { return FormatChange(change, unit, exact); }
 };
 // Applies the options to profiles that are already read. Errors: those of
 // ApplyView; kInvalidArgument for a sample type or label that the profiles do not have.
@@ -53,24 +48,18 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
 // Checks the label keys of --by. Error: kInvalidArgument for a label that no sample has.
 absl::Status CheckLabels(const ProfileSet& profiles, const std::vector<std::string>& keys);
 
-// Returns the limit that the option --fail-over sets, in `unit`, the unit of the compared sample type, rounded down.
-// `text` is the value of the option: a size if `unit` is a unit of memory, and otherwise a number in that unit. If
-// `text` is empty, returns 0. Error: kInvalidArgument for other text.
+// Returns the limit that the option --fail-over sets, in `unit`, the unit of the compared sample type. `text` is the
+// value of the option: a size if `unit` is "bytes", and otherwise a number in that unit. If `text` is empty, returns 0.
+// Error: kInvalidArgument for other text.
 absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string& unit);
 
-// Whether a process had stopped recording when its profile was made.
-bool IsOff(const ProfileSet& profiles);
-// Returns the line of it for the time OffSince, for PrintVisible, without a line feed.
+// Returns the line that a process has stopped recording, for the time OffSince, for PrintVisible, without a line feed.
 std::string OffText(const std::string& since);
 
-// Returns one line for each memory space in the comments of the file (in use, peak, limit, unaccounted), and a line if
-// allocations were dropped or recording is off. For PrintVisible.
-std::string DeviceLines(const ProfileSet::File& file, bool exact);
-
-// The first fields of the output: the files from `first` on, the sample type, and the total.
-Json HeadJson(const SumsQuery& query, size_t first, int64_t total);
-// Returns the sentence of SumsQuery::all_freed as a line; "" if something is in use.
-std::string FreedLine(const SumsQuery& query);
+// Begins the answer to a query: the files, of which the first `base_files` are the base, with a line for each memory
+// space in their comments; the sample type; the total; and what is to be known of the values. `summary`: the line on
+// the values, for PrintVisible. The exit code is that of a finding if a process had stopped recording.
+Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t total, const std::string& summary);
 
 // A column of values of the sample type.
 using RowValue = std::function<int64_t(const Sums::Row&)>;
@@ -82,10 +71,9 @@ RowField<Sums::Row> ShareField(const std::string& heading, int64_t whole, RowVal
 // Adds the columns that identify a row: the values of the labels, the frame and its position.
 void AddNameFields(const Grouping& grouping, RowFields<Sums::Row>& columns);
 
-// Shows the call tree (call_tree.cc): the `shown` largest nodes (0: all), percentages of `total`. The first
-// `base_files` files are subtracted; if there are some, the values are changes. `json`: null: prints a table; else the
-// nodes are added to it.
-void ShowTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Json* json);
+// Adds the call tree (call_tree.cc): the `shown` largest nodes (0: all), percentages of `total`. The first
+// `base_files` files are subtracted; if there are some, the values are changes.
+void AddTree(const SumsQuery& query, size_t base_files, size_t shown, int64_t total, Answer& answer);
 
 }  // namespace hbmprof::tool
 

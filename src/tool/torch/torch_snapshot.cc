@@ -1,8 +1,8 @@
 // See torch_snapshot.h.
 //
 // The state of a snapshot is that of its end. The trace holds the last events before it, and says nothing about the
-// buffers that were live before the first of these. So the trace is read twice: first to find what was live at its
-// start, then to make the events of the recording.
+// buffers that were live before the first of these. So the trace is read twice: first backwards, to find what was live
+// at its start, then to make the events of the recording.
 //
 // All memory of a device is a set of pieces, which do not overlap: segments, or the mapped parts of an expandable one.
 // Blocks do not overlap either.
@@ -10,33 +10,19 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <map>
-#include <string_view>
-#include <unordered_map>
-#include <utility>
-#include <vector>
+#include <cerrno>
+#include <tuple>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "src/base/hash.h"
 #include "src/export/known_code.h"
 #include "src/export/utf8.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/reader/blocks.h"
-#include "src/tool/reader/recording_in_memory.h"
-#include "src/tool/torch/snapshot_contents.h"
-#include "src/tool/torch/snapshot_pickle.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 namespace {
 
 using internal::DriverSample;
-using internal::LostEvents;
 using internal::RecordedEvent;
 using internal::RecordedKind;
 using internal::RecordingReader;
@@ -110,71 +96,17 @@ struct Live {
 };
 
 struct Device {
-  uint32_t number = 0;          // as PyTorch has it
   std::vector<uint32_t> trace;  // numbers of events
   Live start;
   Live now;  // while the events are made
   Live end;  // the state of the snapshot
 };
 
-// The events of all traces, in order of time.
-class Trace {
- public:
-  Trace(const std::vector<TorchEvent>& events, const std::vector<Device>& devices) : events_(events) {
-    for (const Device& device : devices) next_.push_back({&device.trace});
-    for (const Next& next : next_) {
-      const int64_t time = next.numbers->empty() ? 0 : events[next.numbers->front()].time_us;
-      if (time > 0 && (first_ == 0 || time < first_)) first_ = time;
-    }
-    for (Next& next : next_) SetTime(next);
-  }
-
-  // The time of the first event, in microseconds since 1970. 0: the events have no times.
-  int64_t first() const { return first_; }
-
-  // Returns the next event; null at the end. Sets the index of its device, and its time in microseconds since first().
-  // Events without a time are one microsecond apart.
-  const TorchEvent* Step(size_t* device, int64_t* micros) {
-    Next* earliest = nullptr;
-    for (Next& next : next_) {
-      if (!next.IsAtEnd() && (earliest == nullptr || next.micros < earliest->micros)) earliest = &next;
-    }
-    if (earliest == nullptr) return nullptr;
-    *device = static_cast<size_t>(earliest - next_.data());
-    *micros = earliest->micros;
-    const TorchEvent& event = events_[(*earliest->numbers)[earliest->index++]];
-    SetTime(*earliest);
-    return &event;
-  }
-
- private:
-  struct Next {
-    const std::vector<uint32_t>* numbers;
-    size_t index = 0;
-    int64_t micros = 0;
-    bool IsAtEnd() const { return index == numbers->size(); }
-  };
-  void SetTime(Next& next) const {
-    if (next.IsAtEnd()) return;
-    const int64_t time = events_[(*next.numbers)[next.index]].time_us;
-    next.micros = std::max(next.micros, time > 0 ? std::min(time - first_, kMostMicros) : next.micros + 1);
-  }
-
-  const std::vector<TorchEvent>& events_;
-  std::vector<Next> next_;
-  int64_t first_ = 0;
-};
-
 // Recorder fills it in.
 class SnapshotRecording : public internal::RecordingInMemory {
- public:
-  SnapshotRecording() { end_time_ = kStartTime; }
-
- private:
   friend class Recorder;
 };
 
-// Makes a recording of a snapshot.
 class Recorder {
  public:
   Recorder(const TorchSnapshot& snapshot, SnapshotRecording& recording)
@@ -185,11 +117,19 @@ class Recorder {
     MakeNames();
     RETURN_IF_ERROR(FindEnd());
     RETURN_IF_ERROR(FindStart());
-    Trace trace(snapshot_.events, devices_);
-    tables_.start_time = kStartTime;
-    tables_.start_unix_nanos = trace.first() > 0 ? std::min(trace.first(), kMostMicros) * 1000 : modified;
+    // In microseconds since 1970; 0: the events have no times.
+    int64_t first = 0;
+    for (const Device& device : devices_) {
+      const int64_t time = device.trace.empty() ? 0 : snapshot_.events[device.trace.front()].time_us;
+      if (time > 0 && (first == 0 || time < first)) first = time;
+    }
+    tables_.start_time = recording_.end_time_ = kStartTime;
+    tables_.start_unix_nanos = first > 0 ? std::min(first, kMostMicros) * 1000 : modified;
     tables_.names.time_unix_nanos = tables_.start_unix_nanos;
-    if (trace.first() == 0 && !snapshot_.events.empty()) {
+    if (const std::string settings = internal::ValidUtf8(snapshot_.texts[snapshot_.settings]); !settings.empty()) {
+      tables_.names.environment.emplace_back("PYTORCH_CUDA_ALLOC_CONF", settings);
+    }
+    if (first == 0 && !snapshot_.events.empty()) {
       tables_.names.warnings.emplace_back(
           "The trace of the snapshot has no times (PyTorch writes them since release 2.2): its events are shown one "
           "microsecond apart.");
@@ -199,36 +139,38 @@ class Recorder {
           Cat("The trace of the snapshot has ", snapshot_.left_out, " events of unknown kinds, which are left out."));
     }
     for (size_t device = 0; device < devices_.size(); ++device) SetStart(device);
-    size_t device = 0;
-    int64_t micros = 0;
-    while (const TorchEvent* event = trace.Step(&device, &micros)) {
-      time_ = kStartTime + micros * 1000;
-      RETURN_IF_ERROR(Enter(*event, device));
-      EndChange();
+    for (size_t device = 0; device < devices_.size(); ++device) {
+      int64_t micros = 0;
+      for (const uint32_t number : devices_[device].trace) {
+        const TorchEvent& event = snapshot_.events[number];
+        // Events without a time are one microsecond apart.
+        const int64_t own = event.time_us > 0 ? std::min(event.time_us - first, kMostMicros) : micros + 1;
+        micros = std::max(micros, own);
+        time_ = kStartTime + micros * 1000;
+        RETURN_IF_ERROR(Enter(event, device));
+        EndChange();
+      }
+      recording_.end_time_ = std::max(recording_.end_time_, time_);
     }
-    for (device = 0; device < devices_.size(); ++device) RETURN_IF_ERROR(BecomeEnd(device));
+    time_ = recording_.end_time_;
+    for (size_t device = 0; device < devices_.size(); ++device) RETURN_IF_ERROR(BecomeEnd(device));
+    // Parts of a change have one time and stay together.
+    const auto is_earlier = [](const auto& a, const auto& b) { return a.time < b.time; };
+    absl::c_stable_sort(recording_.samples_, is_earlier);
+    if (devices_.size() > 1) absl::c_stable_sort(recording_.events_, is_earlier);
     if (differences_ > 0) {
       tables_.names.warnings.push_back(
           Cat("The trace of the snapshot does not lead to its state: ", differences_,
               " blocks or segments differ. They change at the end, which shows the state."));
     }
-    recording_.end_time_ = time_;
     const internal::EventLimits limits = internal::LimitsOf(tables_);
     if (absl::c_all_of(recording_.events_, [&](const auto& event) { return internal::IsValidEvent(event, limits); })) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError("a size or a time is out of range");
+    return InvalidArgument("a size or a time is out of range");
   }
 
  private:
-  struct SiteKey {
-    uint64_t words[2];
-    bool operator==(const SiteKey& other) const { return std::equal(words, words + 2, other.words); }
-  };
-  struct SiteHash {
-    size_t operator()(const SiteKey& key) const { return internal::HashWords(key.words, 2); }
-  };
-
   void MakeNames() {
     Snapshot& names = tables_.names;
     std::vector<bool> is_interpreter;
@@ -237,11 +179,11 @@ class Recorder {
       is_interpreter.push_back(named.line == 0 &&
                                internal::OwnerOf(named.function, named.file, "").role == internal::CodeRole::kRuntime);
     }
-    for (const std::vector<uint32_t>& frames : snapshot_.stacks) {
+    for (uint32_t i = 0; i < snapshot_.stacks.size(); ++i) {
       std::vector<uint64_t>& stack = names.stacks.emplace_back().return_addresses;
       // PyTorch writes some of the interpreter's frames inside of the functions that it calls.
       bool is_in_python = false;
-      for (const uint32_t frame : frames) {
+      for (const uint32_t frame : snapshot_.stacks[i]) {
         is_in_python = is_in_python || absl::EndsWith(names.named_frames[frame].file, ".py");
         if (!is_in_python || !is_interpreter[frame]) stack.push_back(Snapshot::kNamedFrame | frame);
       }
@@ -256,8 +198,8 @@ class Recorder {
 
   // Frames of C++ have their source file and line, or their binary and the offset in it, also without a function.
   Snapshot::NamedFrame NameOf(const TorchFrame& frame) const {
-    std::string function = internal::ValidUtf8(snapshot_.texts.text(frame.function));
-    std::string file = internal::ValidUtf8(snapshot_.texts.text(frame.file));
+    std::string function = internal::ValidUtf8(snapshot_.texts[frame.function]);
+    std::string file = internal::ValidUtf8(snapshot_.texts[frame.file]);
     const std::string name = file.substr(file.rfind('/') + 1);
     if (file == "??") return {internal::ShortenDemangled(function), "", frame.line, 0};
     if (!IsBinary(name)) return {std::move(function), std::move(file), frame.line, 0};
@@ -265,32 +207,25 @@ class Recorder {
     return {internal::ShortenDemangled(function), std::move(file), 0, 0};
   }
 
-  // Returns the index in devices_ of a device of PyTorch, before they are sorted.
-  size_t DeviceOf(uint32_t number) {
-    if (device_indices_.size() <= number) device_indices_.resize(number + size_t{1}, SIZE_MAX);
-    size_t& index = device_indices_[number];
-    if (index != SIZE_MAX) return index;
-    index = devices_.size();
-    devices_.emplace_back().number = number;
-    return index;
-  }
-
   // Makes the devices that have memory or events, and their state at the end.
   absl::Status FindEnd() {
+    std::map<uint32_t, Device> devices;  // by PyTorch's numbers
     for (uint32_t i = 0; i < snapshot_.traces.size(); ++i) {
-      if (!snapshot_.traces[i].empty()) devices_[DeviceOf(i)].trace = snapshot_.traces[i];
+      if (!snapshot_.traces[i].empty()) devices[i].trace = snapshot_.traces[i];
     }
     std::vector<bool> is_added(snapshot_.segments.size());  // a list can have a segment many times
     for (const uint32_t i : snapshot_.state) {
-      if (!is_added[i]) RETURN_IF_ERROR(AddSegment(snapshot_.segments[i]));
+      const TorchSegment& segment = snapshot_.segments[i];
+      if (!is_added[i]) RETURN_IF_ERROR(AddSegment(segment, devices[segment.device].end));
       is_added[i] = true;
     }
-    std::sort(devices_.begin(), devices_.end(), [](const Device& a, const Device& b) { return a.number < b.number; });
-    for (const Device& device : devices_) tables_.names.devices.emplace_back().name = Cat("GPU:", device.number);
+    for (auto& [number, device] : devices) {
+      tables_.names.devices.emplace_back().name = Cat("GPU:", number);
+      devices_.push_back(std::move(device));
+    }
     return absl::OkStatus();
   }
-  absl::Status AddSegment(const TorchSegment& segment) {
-    Live& end = devices_[DeviceOf(segment.device)].end;
+  absl::Status AddSegment(const TorchSegment& segment, Live& end) {
     if (segment.bytes > 0 && !Overlaps(end.pieces, segment.address, segment.bytes)) {
       end.pieces[segment.address] = {segment.bytes, segment.stack, 0};
     }
@@ -300,8 +235,7 @@ class Recorder {
       if (block.has_address) address = block.address;
       if (address < segment.address ||
           address + static_cast<uint64_t>(block.room) > segment.address + static_cast<uint64_t>(segment.bytes)) {
-        return absl::InvalidArgumentError(
-            Cat("a block of the segment at address ", segment.address, " lies outside of the segment"));
+        return InvalidArgument("a block of the segment at address ", segment.address, " lies outside of the segment");
       }
       if (block.is_live && block.bytes > 0 && !Overlaps(end.blocks, address, block.bytes)) {
         end.blocks[address] = {block.bytes, block.stack, 0};
@@ -311,71 +245,39 @@ class Recorder {
     return absl::OkStatus();
   }
 
-  // Finds what was live before the first event: what is freed or unmapped without an event that made it, and what is
-  // live at the end without one.
+  // Finds what was live before the first event: takes the events back, from the last one on.
   absl::Status FindStart() {
     for (Device& device : devices_) {
-      Live made;  // by the events so far
-      for (const uint32_t number : device.trace) {
-        const TorchEvent& event = snapshot_.events[number];
+      device.start = device.end;
+      auto& [pieces, blocks] = device.start;
+      for (auto number = device.trace.rbegin(); number != device.trace.rend(); ++number) {
+        const TorchEvent& event = snapshot_.events[*number];
         if (event.bytes == 0) continue;
         RETURN_IF_ERROR(CheckSteps());
-        switch (event.action) {
-          case TorchAction::kAlloc:
-            made.blocks[event.address] = {event.bytes, event.stack, 0};
-            break;
-          case TorchAction::kFreeRequested:
-          case TorchAction::kFreeCompleted:
-            if (made.blocks.erase(event.address) > 0 || event.action == TorchAction::kFreeCompleted) break;
-            AddUnlessOverlaps(device.start.blocks, event.address, {event.bytes, before_stack_, 0});
-            break;
-          case TorchAction::kMap:
-            AddGaps(made.pieces, event.address, {event.bytes, event.stack, 0});
-            break;
-          case TorchAction::kUnmap:
-            ForEachGap(made.pieces, event.address, event.bytes, steps_, [&](uint64_t address, int64_t bytes) {
-              AddGaps(device.start.pieces, address, {bytes, before_stack_, 0});
-            });
-            Cut(made.pieces, event.address, event.bytes);
-            break;
-          case TorchAction::kOutOfMemory:
-          case TorchAction::kSnapshot:
-            break;
+        const Part before = {event.bytes, before_stack_, 0};
+        if (event.action == TorchAction::kAlloc) blocks.erase(event.address);
+        if (event.action == TorchAction::kFreeRequested && !Overlaps(blocks, event.address, event.bytes)) {
+          blocks[event.address] = before;
         }
-      }
-      for (const auto& [address, piece] : device.end.pieces) {
-        ForEachGap(made.pieces, address, piece.bytes, steps_, [&, stack = piece.stack](uint64_t at, int64_t bytes) {
-          AddGaps(device.start.pieces, at, {bytes, stack, 0});
-        });
-      }
-      for (const auto& [address, block] : device.end.blocks) {
-        if (made.blocks.count(address) == 0) AddUnlessOverlaps(device.start.blocks, address, block);
+        if (event.action == TorchAction::kMap) Cut(pieces, event.address, event.bytes);
+        if (event.action == TorchAction::kUnmap) {
+          ForEachGap(pieces, event.address, event.bytes, steps_, [&, &all = pieces](uint64_t from, int64_t bytes) {
+            all[from] = {bytes, before.stack, 0};
+          });
+        }
       }
     }
     return absl::OkStatus();
   }
   absl::Status CheckSteps() const {
     if (steps_ <= kMostSteps + kMostStepsPerEvent * snapshot_.events.size()) return absl::OkStatus();
-    return absl::ResourceExhaustedError("the blocks and segments of the trace overlap too often");
+    return ResourceExhausted("the blocks and segments of the trace overlap too often");
   }
-  static void AddUnlessOverlaps(Parts& parts, uint64_t address, const Part& part) {
-    if (!Overlaps(parts, address, part.bytes)) parts[address] = part;
-  }
-  // Adds the ranges of the part that no other part covers.
-  void AddGaps(Parts& parts, uint64_t address, const Part& part) {
-    ForEachGap(parts, address, part.bytes, steps_, [&](uint64_t from, int64_t bytes) {
-      parts[from] = {bytes, part.stack, part.metadata};
-    });
-  }
-
-  // --- Sites ---
 
   enum class SiteKind : uint8_t { kRequest, kSegment, kBlock };
 
   uint32_t SiteOf(size_t device, SiteKind kind, const Part& part) {
-    const SiteKey key = {
-        {uint64_t{part.stack} << 32 | part.metadata, uint64_t{device} << 8 | static_cast<uint64_t>(kind)}};
-    const auto [site, is_new] = sites_.try_emplace(key, static_cast<uint32_t>(tables_.sites.size()));
+    const auto [site, is_new] = sites_.try_emplace({device, kind, part.stack, part.metadata}, tables_.sites.size());
     if (is_new) {
       Snapshot::Sample& sample = tables_.sites.emplace_back();
       sample.stack = part.stack;
@@ -383,7 +285,7 @@ class Recorder {
       sample.kind = kind == SiteKind::kSegment ? MemoryKind::kPool : MemoryKind::kDevice;
       sample.allocator = 1;
       if (part.metadata != 0) {
-        sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts.text(part.metadata)));
+        sample.tags.emplace_back("user_metadata", internal::ValidUtf8(snapshot_.texts[part.metadata]));
       }
       tables_.site_pools.push_back(kind == SiteKind::kBlock ? 1 + sample.allocator : 0);
     }
@@ -427,8 +329,6 @@ class Recorder {
 
   // The id of a block of pool 1.
   static uint64_t BlockId(uint64_t address) { return address | uint64_t{1} << 63 | uint64_t{1} << 50; }
-
-  // --- Events ---
 
   absl::Status Enter(const TorchEvent& event, size_t device) {
     Live& now = devices_[device].now;
@@ -525,41 +425,33 @@ class Recorder {
   absl::Status BecomeEnd(size_t index) {
     Live& now = devices_[index].now;
     Live& end = devices_[index].end;
-    for (auto block = now.blocks.begin(); block != now.blocks.end();) {
+    for (auto block = now.blocks.begin(); block != now.blocks.end(); EndDifference()) {
       const auto last = end.blocks.find(block->first);
-      if (last != end.blocks.end() && last->second.bytes == block->second.bytes) {
-        ++block;
-        continue;
-      }
-      block = RemoveBlock(index, block);
-      ++differences_;
-      EndChange();
+      const bool stays = last != end.blocks.end() && last->second.bytes == block->second.bytes;
+      block = stays ? std::next(block) : RemoveBlock(index, block);
     }
-    const Parts pieces = now.pieces;
-    for (const auto& [address, piece] : pieces) {
-      ForEachGap(end.pieces, address, piece.bytes, steps_, [&](uint64_t from, int64_t bytes) {
-        if (!CheckSteps().ok()) return;
-        Unmap(index, from, bytes);
-        ++differences_;
-      });
+    for (const auto& [address, piece] : Parts(now.pieces)) {
       RETURN_IF_ERROR(CheckSteps());
-      EndChange();
+      ForEachGap(end.pieces, address, piece.bytes, steps_,
+                 [&](uint64_t from, int64_t bytes) { Unmap(index, from, bytes); });
+      EndDifference();
     }
     for (const auto& [address, piece] : end.pieces) {
       RETURN_IF_ERROR(CheckSteps());
-      const size_t before = recording_.events_.size();
       Map(index, address, piece);
-      if (recording_.events_.size() > before) ++differences_;
-      EndChange();
+      EndDifference();
     }
     for (const auto& [address, block] : end.blocks) {
       RETURN_IF_ERROR(CheckSteps());
-      if (now.blocks.count(address) > 0) continue;
-      AddBlock(index, address, block);
-      ++differences_;
-      EndChange();
+      if (now.blocks.count(address) == 0) AddBlock(index, address, block);
+      EndDifference();
     }
     return absl::OkStatus();
+  }
+  // Ends a change without an event of the trace, if there is one.
+  void EndDifference() {
+    if (!recording_.events_.empty() && recording_.events_.back().is_continued) ++differences_;
+    EndChange();
   }
 
   const TorchSnapshot& snapshot_;
@@ -567,8 +459,7 @@ class Recorder {
   RecordingTables& tables_;    // those of recording_
   uint32_t before_stack_ = 0;  // of what was allocated before the trace
   std::vector<Device> devices_;
-  std::vector<size_t> device_indices_;  // by number
-  std::unordered_map<SiteKey, uint32_t, SiteHash> sites_;
+  absl::flat_hash_map<std::tuple<size_t, SiteKind, uint32_t, uint32_t>, uint32_t> sites_;
   int64_t time_ = kStartTime;
   int64_t differences_ = 0;
   uint64_t steps_ = 0;
@@ -576,24 +467,21 @@ class Recorder {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::string& path) {
-  if (!IsPickle(path)) return RecordingReader::Open(path);
+absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::string& path, TorchSnapshot* snapshot) {
   struct stat info = {};
-  stat(path.c_str(), &info);
-  TorchSnapshot snapshot;
-  RETURN_IF_ERROR(ReadPickle(path, &snapshot));
+  if (stat(path.c_str(), &info) != 0 && errno == ENOENT) {
+    return NotFound(path,
+                    ": there is no such file; here, the file of a whole recording or of a snapshot is needed, not a "
+                    "moment, a process, a URL or standard input");
+  }
+  if (!IsPickle(path)) return RecordingReader::Open(path);
+  TorchSnapshot own;
+  if (snapshot == nullptr) snapshot = &own;
+  RETURN_IF_ERROR(ReadPickle(path, snapshot));
   auto recording = std::make_unique<SnapshotRecording>();
   const int64_t modified = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
-  RETURN_IF_ERROR(In(path, Recorder(snapshot, *recording).Make(modified)));
+  RETURN_IF_ERROR(In(path, Recorder(*snapshot, *recording).Make(modified)));
   return recording;
-}
-
-absl::StatusOr<std::unique_ptr<RecordingReader>> OpenWholeRecording(const std::string& path) {
-  absl::StatusOr<std::unique_ptr<RecordingReader>> reader = OpenRecordingFile(path);
-  if (!absl::IsNotFound(reader.status())) return reader;
-  return NotFound(path,
-                  ": there is no such file; here, the file of a whole recording or of a snapshot is needed, not a "
-                  "moment, a process, a URL or standard input");
 }
 
 }  // namespace hbmprof::tool

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,16 +22,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 // IWYU pragma: end_exports
 
 namespace hbmprof::tool {
 
-// The exit status of the command.
 enum ExitCode : int {
   kSuccess = 0,
   kFinding = 1,   // the result needs attention: a damaged profile, growth above --fail-over
@@ -63,13 +65,15 @@ struct ErrorMaker {
     return kMake(Cat(parts...));
   }
 };
+inline constexpr ErrorMaker<&absl::AbortedError> Aborted;
+inline constexpr ErrorMaker<&absl::DeadlineExceededError> DeadlineExceeded;
+inline constexpr ErrorMaker<&absl::FailedPreconditionError> FailedPrecondition;
 inline constexpr ErrorMaker<&absl::InvalidArgumentError> InvalidArgument;
 inline constexpr ErrorMaker<&absl::NotFoundError> NotFound;
 inline constexpr ErrorMaker<&absl::PermissionDeniedError> PermissionDenied;
 inline constexpr ErrorMaker<&absl::ResourceExhaustedError> ResourceExhausted;
 inline constexpr ErrorMaker<&absl::UnavailableError> Unavailable;
 
-// Returns the message of an error.
 inline std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 // Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
 inline absl::Status In(std::string_view where, const absl::Status& status) {
@@ -92,7 +96,6 @@ inline void AddTo(int64_t& sum, int64_t value) { sum = Plus(sum, value); }
 // Returns the absolute value. Returns INT64_MAX for INT64_MIN.
 inline int64_t Magnitude(int64_t value) { return value == INT64_MIN ? INT64_MAX : value < 0 ? -value : value; }
 
-// Removes the elements for which `is_wrong` is true.
 template <typename List, typename Predicate>
 void EraseIf(List& list, const Predicate& is_wrong) {
   list.erase(std::remove_if(list.begin(), list.end(), is_wrong), list.end());
@@ -104,6 +107,35 @@ typename Map::mapped_type ValueOr(const Map& map, const Key& key, typename Map::
   const auto found = map.find(key);
   return found == map.end() ? missing : found->second;
 }
+
+// Gives consecutive numbers to lists; equal lists get the same number. A `View` refers to the elements of a `List`. The
+// hash function differs in each process, so that no file can be crafted to cause many collisions.
+template <typename List, typename View>
+class Numbered {
+ public:
+  Numbered() = default;
+  Numbered(Numbered&&) = default;  // A copy's numbers_ would refer to the original's lists.
+  Numbered& operator=(Numbered&&) = default;
+  uint32_t Number(View list) {
+    if (const auto found = numbers_.find(list); found != numbers_.end()) return found->second;
+    const auto number = static_cast<uint32_t>(size());
+    numbers_.emplace(lists_.emplace_back(list.begin(), list.end()), number);
+    return number;
+  }
+  const List& operator[](uint32_t number) const { return lists_[number]; }
+  size_t length(uint32_t number) const { return lists_[number].size(); }
+  size_t size() const { return lists_.size(); }
+
+ private:
+  std::deque<List> lists_;  // whose elements do not move
+  absl::flat_hash_map<View, uint32_t> numbers_;
+};
+template <typename Integer>
+using NumberedLists = Numbered<std::vector<Integer>, absl::Span<const Integer>>;
+// Number 0 is the empty text.
+struct NumberedTexts : Numbered<std::string, std::string_view> {
+  NumberedTexts() { Number(""); }
+};
 
 }  // namespace hbmprof::tool
 

@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "src/base/descriptor.h"
 #include "src/tool/util/text.h"
@@ -31,6 +35,28 @@ absl::Status WriteTo(int descriptor, const std::string& name, const std::functio
 }
 
 constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr size_t kBaseMemory = size_t{1} << 30;
+constexpr size_t kPerInputByte = 100;
+constexpr char kMemoryVariable[] = "HBMPROF_TOOL_MEMORY";
+
+std::string limited_command;  // "": there is no limit
+size_t counted_bytes = 0;
+
+int64_t VariableBytes() {
+  int64_t bytes = 0;
+  const char* variable = std::getenv(kMemoryVariable);
+  return variable != nullptr && ParseBytes(variable, &bytes) ? bytes : 0;
+}
+
+// RLIMIT_DATA counts all private writable memory.
+void ApplyLimit() {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  rlimit limit;
+  if (getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  limit.rlim_cur = std::min<rlim_t>(MemoryFor(counted_bytes), limit.rlim_max);
+  setrlimit(RLIMIT_DATA, &limit);
+#endif
+}
 
 }  // namespace
 
@@ -90,6 +116,42 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
     bytes.append(chunk.data(), static_cast<size_t>(count));
     if (bytes.size() > kMaxFileBytes) return ResourceExhausted(path + ": is larger than 1 GiB");
   }
+}
+
+absl::Status CheckMemoryVariable() {
+  const char* variable = std::getenv(kMemoryVariable);
+  if (variable == nullptr || *variable == '\0' || VariableBytes() > 0) return absl::OkStatus();
+  return InvalidArgument(kMemoryVariable, "=", variable, ": write a size such as 8GiB");
+}
+
+size_t MemoryFor(size_t input_bytes) {
+  const int64_t bytes = VariableBytes();
+  return bytes > 0 ? static_cast<size_t>(bytes) : kBaseMemory + input_bytes * kPerInputByte;
+}
+
+void EnforceMemoryLimit(const std::string& name) {
+  limited_command = name;
+  // This does not throw an exception, because destructors can allocate too, for example that of a JSON value.
+  std::set_new_handler([] {
+    if (rlimit limit; getrlimit(RLIMIT_DATA, &limit) == 0) {
+      limit.rlim_cur = limit.rlim_max;
+      setrlimit(RLIMIT_DATA, &limit);
+    }
+    // The limit, or the machine has no more memory. A recording has no input: it is not read into memory.
+    PrintError(limited_command,
+               Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(counted_bytes))), ", the limit",
+                   counted_bytes == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(counted_bytes)), " of input"),
+                   "; HBMPROF_TOOL_MEMORY=8GiB in the environment sets another limit"));
+    std::fflush(stdout);
+    _exit(kUnusable);
+  });
+  ApplyLimit();
+}
+
+void CountInput(size_t bytes) {
+  if (limited_command.empty()) return;
+  counted_bytes += bytes;
+  ApplyLimit();
 }
 
 }  // namespace hbmprof::tool

@@ -1,4 +1,4 @@
-// Reads whole files, and writes the result of a subcommand.
+// Reads whole files, limits the memory for what they hold, and writes the result of a subcommand.
 #ifndef HBMPROF_SRC_TOOL_UTIL_FILES_H_
 #define HBMPROF_SRC_TOOL_UTIL_FILES_H_
 
@@ -24,6 +24,27 @@ absl::Status CheckIsNoInput(const std::string& path, const std::vector<std::stri
 // Returns the contents of the file `path` of at most 1 GiB; "-" is standard input. Errors: kNotFound,
 // kPermissionDenied, kInvalidArgument (a directory), kResourceExhausted (too large), kInternal.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// A limit on the memory for reading profiles, in proportion to the size of the files. A crafted file cannot exhaust the
+// machine's memory: the command ends with a message instead.
+//
+// Returns kInvalidArgument if $HBMPROF_TOOL_MEMORY is set and neither empty nor a size. Every command that reads
+// profiles checks this first.
+absl::Status CheckMemoryVariable();
+
+// Returns the limit in bytes for files that have `input_bytes` bytes on disk together: $HBMPROF_TOOL_MEMORY ("8GiB") if
+// it is a size, else 1 GiB plus 100 times `input_bytes`.
+size_t MemoryFor(size_t input_bytes);
+
+// Limits the memory of this process to MemoryFor(the size of all files that it reads). An allocation beyond the limit
+// ends the process with an error message of the subcommand `name` and kUnusable. Call it only in processes that only
+// read profiles, because child processes inherit the limit. Has no effect under a sanitizer, whose own memory would
+// count.
+void EnforceMemoryLimit(const std::string& name);
+
+// Adds the size of a file that was read, or what is missing to the least input of a compressed file. Has no effect
+// without EnforceMemoryLimit; after it, only one thread may call it.
+void CountInput(size_t bytes);
 
 }  // namespace hbmprof::tool
 

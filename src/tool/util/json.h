@@ -10,17 +10,15 @@ namespace hbmprof::tool {
 
 // Keys stay in the order in which they are set.
 using Json = nlohmann::ordered_json;
-// Returns JSON as text. Bytes that are not UTF-8 become U+FFFD, and characters with an effect on a terminal are
-// escaped.
-inline std::string ToText(const Json& json) {
-  return VisibleJson(json.dump(2, ' ', false, Json::error_handler_t::replace)) + "\n";
-}
+// Returns JSON as text, in ASCII, so that it has no effect on a terminal. Bytes that are not UTF-8 become U+FFFD.
+inline std::string ToText(const Json& json) { return json.dump(2, ' ', true, Json::error_handler_t::replace) + "\n"; }
 // The same in one line, without a line feed.
-inline std::string Compact(const Json& json) {
-  return VisibleJson(json.dump(-1, ' ', false, Json::error_handler_t::replace));
+inline std::string Compact(const Json& json) { return json.dump(-1, ' ', true, Json::error_handler_t::replace); }
+// Returns the value; null if there is none.
+template <typename Value>
+Json OrNull(const std::optional<Value>& value) {
+  return value.has_value() ? Json(*value) : Json();
 }
-// Returns the text as a JSON string.
-inline std::string Quoted(std::string_view text) { return Compact(Json(text)); }
 // Returns an object of these entries. If several entries have the same key, the last one is used. Takes linear time. To
 // set the entries one by one would take quadratic time.
 inline Json ObjectOf(std::vector<std::pair<std::string, Json>> entries) {

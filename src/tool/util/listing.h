@@ -1,16 +1,16 @@
-// Rows that a command shows as a table or as JSON. Both are made of the same fields, so that a value has one
-// definition.
+// The answer of a command, as text or as JSON, and rows in it: a table or a list of objects. Both are made of the same
+// fields, so that a value has one definition.
 #ifndef HBMPROF_SRC_TOOL_UTIL_LISTING_H_
 #define HBMPROF_SRC_TOOL_UTIL_LISTING_H_
 
 #include "src/tool/util/json.h"
-#include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
 
 // A column of the table and a value in JSON, of rows of the type `Row`.
 template <typename Row>
 struct RowField {
+  using ToneOfRow = std::function<Tone(const Row&)>;
   std::string heading;  // of the table; used only if `text` is set
   char align = 'l';     // as in Table
   // The cell of a row. Null: it is not in the table.
@@ -32,10 +32,10 @@ inline std::string MoreRows(size_t shown, size_t all, const std::string& option 
 }
 
 // Returns a table of the first `wanted` rows (0: all), with a line of headings, and the line MoreRows. `tone` gives the
-// colour of a row; it may be null. For PrintVisible.
+// colour of a row; it may be null. `option`: as for MoreRows. For PrintVisible.
 template <typename Row>
 std::string TableOf(const std::vector<Row>& rows, const RowFields<Row>& fields, size_t wanted,
-                    const std::function<Tone(const Row&)>& tone = nullptr) {
+                    const std::function<Tone(const Row&)>& tone = nullptr, const std::string& option = "-n") {
   std::string align;
   std::vector<std::string> cells;
   const auto for_each = [&fields](const auto& visit) {
@@ -55,7 +55,7 @@ std::string TableOf(const std::vector<Row>& rows, const RowFields<Row>& fields, 
     for_each([&](const RowField<Row>& field) { cells.push_back(field.text(rows[i])); });
     table.Add(cells, tone ? tone(rows[i]) : Tone::kPlain);
   }
-  return table.Text(TerminalColumns()) + MoreRows(shown, rows.size());
+  return table.Text(TerminalColumns()) + MoreRows(shown, rows.size(), option);
 }
 
 // Sets `key` of `json` to the list of the first `wanted` rows (0: all), and "left_out" to the number of the others if
@@ -73,6 +73,29 @@ void AddRows(const char* key, const std::vector<Row>& rows, const RowFields<Row>
   }
   if (shown < rows.size()) json["left_out"] = rows.size() - shown;
 }
+
+// What a command prints. The one of `json` and `text` that is not printed may be incomplete.
+struct Answer {
+  explicit Answer(bool prints_json) : is_json(prints_json) {}
+
+  // Adds the first `wanted` rows (0: all), as in TableOf and AddRows.
+  template <typename Row>
+  void Add(const char* key, const std::vector<Row>& rows, const RowFields<Row>& fields, size_t wanted,
+           const typename RowField<Row>::ToneOfRow& tone = nullptr) {
+    if (is_json) return AddRows(key, rows, fields, wanted, json);
+    text += TableOf(rows, fields, wanted, tone);
+  }
+  // Prints it and returns `exit_code`.
+  int Print() const {
+    is_json ? tool::Print(ToText(json)) : PrintVisible(text);
+    return exit_code;
+  }
+
+  const bool is_json;
+  int exit_code = kSuccess;
+  Json json = {{"version", kJsonVersion}};
+  std::string text;  // for PrintVisible
+};
 
 }  // namespace hbmprof::tool
 

@@ -1,5 +1,7 @@
 #include "src/tool/util/text.h"
 
+#include <sys/ioctl.h>
+
 #include <cerrno>
 #include <cmath>
 #include <cstdio>
@@ -13,6 +15,11 @@
 
 namespace hbmprof::tool {
 namespace {
+
+std::string_view Variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
 
 // The number of columns on a terminal, approximately: the number of code points.
 size_t Width(std::string_view text) {
@@ -42,15 +49,13 @@ std::string Shortened(const std::string& cell, size_t width) {
   return text;
 }
 
-// Removes the decimal number at the start of `text`, such as "12" or "1.5", and returns it. strtod alone would also
+// Removes the decimal number at the start of `text`, such as "12" or "1.5", and returns it. SimpleAtod alone would also
 // read 0x10, 1e3, +1 and inf.
 std::optional<double> TakeNumber(std::string_view* text) {
   const std::string number(text->substr(0, text->find_first_not_of("0123456789.")));
   text->remove_prefix(number.size());
-  char* end = nullptr;
-  const double value = std::strtod(number.c_str(), &end);
-  if (number.empty() || *end != '\0' || !std::isfinite(value)) return std::nullopt;
-  return value;
+  double value = 0;
+  return absl::SimpleAtod(number, &value) && std::isfinite(value) ? std::optional(value) : std::nullopt;
 }
 
 // Maximum length: an error message can contain text from a file, such as the names of all its sample types.
@@ -86,30 +91,17 @@ bool HasEffect(uint32_t c) {
          (c >= 0x2028 && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
 }
 
-enum class Escapes {
-  kLine,   // escapes all characters that have an effect
-  kLines,  // does not escape line feeds
-  kJson    // does not escape line feeds, and uses JSON's escapes
-};
-
-void AppendEscape(std::string& out, uint32_t c, Escapes how) {
-  if (how != Escapes::kLine && c == '\n') {
-    out += '\n';
-  } else if (how != Escapes::kJson && (c == '\n' || c == '\t' || c == '\r')) {
-    out += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
-  } else if (how != Escapes::kJson && c < 0x80) {
-    out += absl::StrFormat("\\x%02x", c);
-  } else {
-    out += absl::StrFormat("\\u%04x", c);
-  }
+std::string EscapeOf(uint32_t c) {
+  if (c == '\n' || c == '\t' || c == '\r') return c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+  return c < 0x80 ? absl::StrFormat("\\x%02x", c) : absl::StrFormat("\\u%04x", c);
 }
 
-std::string Escaped(std::string_view text, Escapes how) {
+std::string Escaped(std::string_view text, bool keeps_lines) {
   std::string out;
   out.reserve(text.size());
   for (size_t i = 0; i < text.size();) {
     size_t end = i;
-    while (end < text.size() && text[end] >= ' ' && text[end] < 0x7F) ++end;
+    while (end < text.size() && ((text[end] >= ' ' && text[end] < 0x7F) || (keeps_lines && text[end] == '\n'))) ++end;
     out.append(text, i, end - i);
     i = end;
     if (i == text.size()) break;
@@ -117,7 +109,7 @@ std::string Escaped(std::string_view text, Escapes how) {
     if (character.empty()) {
       out += absl::StrFormat("\\x%02x", static_cast<unsigned char>(text[i]));
     } else if (const uint32_t c = CodePointOf(character); HasEffect(c)) {
-      AppendEscape(out, c, how);
+      out += EscapeOf(c);
     } else {
       out += character;
     }
@@ -126,30 +118,55 @@ std::string Escaped(std::string_view text, Escapes how) {
   return out;
 }
 
-constexpr std::string_view kMemory = "memory";
-constexpr std::string_view kTime = "time";
-constexpr Unit kByte = {1, kMemory, "B"};
-constexpr Unit kSecond = {1000000000, kTime, "s"};
-// By names: lower case, singular, separated by spaces.
-constexpr std::pair<const char*, Unit> kUnits[] = {{"b byte", kByte},
-                                                   {"kb kbyte kilobyte", {int64_t{1} << 10, kMemory, "kB"}},
-                                                   {"mb mbyte megabyte", {int64_t{1} << 20, kMemory, "MB"}},
-                                                   {"gb gbyte gigabyte", {int64_t{1} << 30, kMemory, "GB"}},
-                                                   {"tb tbyte terabyte", {int64_t{1} << 40, kMemory, "TB"}},
-                                                   {"pb pbyte petabyte", {int64_t{1} << 50, kMemory, "PB"}},
-                                                   {"ns nanosecond", {1, kTime, "ns"}},
-                                                   {"us \xCE\xBCs microsecond", {1000, kTime, "us"}},
-                                                   {"ms millisecond", {1000000, kTime, "ms"}},
-                                                   {"s sec second", kSecond},
-                                                   {"hour hr", {int64_t{3600} * 1000000000, kTime, "hrs"}}};
-
 }  // namespace
 
-std::string Visible(std::string_view text) { return Escaped(text, Escapes::kLine); }
+size_t TerminalColumns() {
+  winsize size = {};
+  return IsTerminal(STDOUT_FILENO) && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
-std::string VisibleJson(std::string_view json) { return Escaped(json, Escapes::kJson); }
+bool IsTerminal(int descriptor) {
+  const std::string_view kind = Variable("TERM");
+  return !kind.empty() && kind != "dumb" && isatty(descriptor) != 0;
+}
 
-void Print(std::string_view text) { PrintVisible(Escaped(text, Escapes::kLines)); }
+bool IsUtf8Locale() {
+  for (const char* name : {"LC_ALL", "LC_CTYPE", "LANG"}) {
+    const std::string locale = absl::AsciiStrToLower(std::string(Variable(name)));
+    if (locale.empty()) continue;
+    return locale.find("utf-8") != std::string::npos || locale.find("utf8") != std::string::npos;
+  }
+  return false;
+}
+
+std::string Colored(std::string visible, Tone tone) {
+  static const bool colored = IsTerminal(STDOUT_FILENO) && Variable("NO_COLOR").empty();
+  if (!colored || tone == Tone::kPlain || visible.empty()) return visible;
+  const char* const code = tone == Tone::kGrowth ? "\033[31m" : tone == Tone::kDecrease ? "\033[32m" : "\033[33m";
+  return code + visible + "\033[0m";
+}
+
+Tone ToneOf(long long change) { return change > 0 ? Tone::kGrowth : change < 0 ? Tone::kDecrease : Tone::kPlain; }
+
+void Progress::Advance(size_t count) {
+  constexpr size_t kWidth = 40;
+  done_ += count;
+  if (!is_shown_ || Clock::now() < next_) return;
+  next_ = Clock::now() + std::chrono::milliseconds(200);
+  is_drawn_ = true;
+  const size_t done = std::min(done_, all_);
+  const size_t filled = all_ == 0 ? 0 : kWidth * done / all_;
+  std::fprintf(stderr, "\r[%s%s] %zu of %zu %s", std::string(filled, '#').c_str(),
+               std::string(kWidth - filled, ' ').c_str(), done, all_, text_.c_str());
+}
+
+Progress::~Progress() {
+  if (is_drawn_) std::fputs("\r\033[K", stderr);
+}
+
+std::string Visible(std::string_view text) { return Escaped(text, false); }
+
+void Print(std::string_view text) { PrintVisible(Escaped(text, true)); }
 
 void PrintVisible(std::string_view text) {
   errno = 0;
@@ -158,9 +175,7 @@ void PrintVisible(std::string_view text) {
   }
 }
 
-void PrintErrorText(std::string_view text) {
-  std::fputs(WithShortWords(Escaped(text, Escapes::kLines)).c_str(), stderr);
-}
+void PrintErrorText(std::string_view text) { std::fputs(WithShortWords(Escaped(text, true)).c_str(), stderr); }
 
 std::string ErrorLine(std::string_view message) {
   const std::string text = WithShortWords(Visible(message));
@@ -284,29 +299,6 @@ std::string Table::Text(size_t columns) const {
     text += Colored(std::move(line), row.tone) + "\n";
   }
   return text;
-}
-
-Unit UnitOf(std::string_view name) {
-  std::string lower = absl::AsciiStrToLower(std::string(name));
-  if (lower.size() > 2 && lower.back() == 's') lower.pop_back();
-  for (const auto& [names, unit] : kUnits) {
-    for (const auto known_name : absl::StrSplit(names, ' ')) {
-      if (known_name == lower) return unit;
-    }
-  }
-  return {};
-}
-
-ScaledValue Scale(int64_t value, std::string_view from, std::string_view to) {
-  const Unit source = UnitOf(from);
-  if (source.factor == 0) {
-    const bool is_count = to == "count" || to == "sample" || to == "unit" || to == "minimum" || to == "auto";
-    return {static_cast<double>(value), is_count ? "" : std::string(to)};
-  }
-  Unit target = UnitOf(to);
-  if (target.family != source.family) target = source.family == kMemory ? kByte : kSecond;
-  return {static_cast<double>(value) * static_cast<double>(source.factor) / static_cast<double>(target.factor),
-          std::string(target.name)};
 }
 
 }  // namespace hbmprof::tool

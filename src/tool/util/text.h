@@ -1,18 +1,56 @@
-// Text output: formatting of sizes, units with pprof's names and rules, and printing that has no effect on a terminal.
+// Text output: formatting of sizes, units with pprof's names and rules, printing that has no effect on a terminal, and
+// what is made only on a terminal: colours and a bar of progress.
 #ifndef HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 #define HBMPROF_SRC_TOOL_UTIL_TEXT_H_
 
+#include <unistd.h>
+
+#include <chrono>
+
 #include "src/tool/util/common.h"
-#include "src/tool/util/terminal.h"
 
 namespace hbmprof::tool {
+
+// Whether the descriptor is a terminal that can move its cursor. False if TERM is unset, empty or "dumb".
+bool IsTerminal(int descriptor);
+
+// The columns of the terminal of standard output; 0 if they are unknown or standard output is not a terminal.
+size_t TerminalColumns();
+
+bool IsUtf8Locale();
+
+enum class Tone { kPlain, kGrowth, kDecrease, kWarning };
+
+// Returns `visible` in the colour of `tone`. Returns it unchanged if standard output is not a terminal or NO_COLOR is
+// set and not empty. `visible` must have no effect on a terminal; the result must be printed with PrintVisible.
+std::string Colored(std::string visible, Tone tone);
+Tone ToneOf(long long change);
+
+// Shows a bar from one second on, whenever work is done, and removes it when the object is destroyed. Shows nothing if
+// standard error is not a terminal or TERM is "dumb".
+class Progress {
+ public:
+  // `all` is the amount of work. `text` is printed after the numbers, as in "3 of 12 files read".
+  Progress(size_t all, std::string text) : all_(all), text_(std::move(text)) {}
+  ~Progress();
+
+  void Advance(size_t count);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const size_t all_;
+  const std::string text_;
+  const bool is_shown_ = IsTerminal(STDERR_FILENO);
+  size_t done_ = 0;
+  Clock::time_point next_ = Clock::now() + std::chrono::seconds(1);  // when the bar is drawn
+  bool is_drawn_ = false;
+};
 
 // Returns `text` as one line that has no effect on a terminal. Control characters (C0, DEL, C1), characters that change
 // the direction of text, line separators and bytes that are not UTF-8 become \n, \x1b, \u202e, \xff. A backslash stays
 // as it is, so programs cannot convert the result back. The result is UTF-8.
 std::string Visible(std::string_view text);
-// Returns the serialized JSON with these characters replaced by JSON escapes. `json` must be valid UTF-8.
-std::string VisibleJson(std::string_view json);
 
 // Writes `text` to standard output, with line feeds unchanged and everything else as in Visible. CloseOutput reports a
 // failure.
@@ -61,7 +99,6 @@ class Table {
  public:
   // `columns`: for each column, 'l' if it is aligned left, 'r' if it is aligned right.
   explicit Table(std::string columns) : columns_(std::move(columns)) {}
-  // `tone` is the colour of the row.
   void Add(std::vector<std::string> cells, Tone tone = Tone::kPlain);
   // Returns the table for PrintVisible. If `columns` is not 0, longer lines are made to fit, as far as possible: text
   // in columns that are aligned left is shortened in its middle.
@@ -75,23 +112,6 @@ class Table {
   };
   std::vector<Row> rows_;
 };
-
-struct Unit {
-  int64_t factor = 0;       // as a multiple of the smallest unit of its family; 0 for an unknown unit
-  std::string_view family;  // "memory" or "time"; "" for an unknown unit
-  std::string_view name;    // pprof's name: "B", "kB", "ns"
-};
-
-// Returns the unit `name`. Accepts upper and lower case, singular and plural. kB, MB, ... are multiples of 1024.
-Unit UnitOf(std::string_view name);
-
-struct ScaledValue {
-  double value;
-  std::string unit;
-};
-// Converts `value` from the unit `from` to the unit `to`, as pprof does. If `to` is not a unit of the same family,
-// converts to bytes or seconds. If `from` is unknown, returns the value unchanged, with the unit `to`.
-ScaledValue Scale(int64_t value, std::string_view from, std::string_view to);
 
 }  // namespace hbmprof::tool
 

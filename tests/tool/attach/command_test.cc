@@ -102,6 +102,7 @@ TEST_F(AttachCommandTest, LeakThatBeganEarlierIsNamed) {
     EXPECT_EQ(json["id"], id_);
     EXPECT_EQ(json["state"], is_detached ? "detached" : "attached");
   }
+  EXPECT_THAT(Run({"explain", id_}).out, HasSubstr("next: hbmprof attach " + id_ + "\n"));
   EXPECT_EQ(target_.Wait(), 0);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(profiles_), {}), 1) << "no profile at the end";
 }
@@ -152,6 +153,21 @@ TEST_F(AttachCommandTest, SecondAttachChangesNothing) {
   const CommandResult second = Attach();
   EXPECT_EQ(second.exit_code, 0) << second.err;
   EXPECT_THAT(second.out, HasSubstr("attached to " + id_));
+}
+
+// Failed before: "runs without hbmprof", and "the process has ended".
+TEST_F(AttachCommandTest, ChannelInAnotherFolderIsNamed) {
+  ASSERT_EQ(Attach().exit_code, 0);
+  const std::string other = NewDirectory();
+  const std::string text = "process " + id_ + " is recorded, but its control channel is not in " + other +
+                           ": set HBMPROF_SOCKET_DIR=" + sockets_ + "\n";
+  for (std::vector<std::string> command :
+       {AttachArguments(), {"attach", "--detach", id_}, {"top", id_}, {"explain", id_}}) {
+    const CommandResult result = RunTool(command, {"HBMPROF_SOCKET_DIR=" + other});
+    EXPECT_EQ(result.exit_code, 2) << command[0];
+    EXPECT_THAT(result.err, testing::EndsWith(text)) << command[0];
+  }
+  EXPECT_THAT(RunTool({"ps"}, {"HBMPROF_SOCKET_DIR=" + other}).err, ContainsRegex("such as .*" + sockets_));
 }
 
 TEST_F(AttachCommandTest, FindsAProcessByItsName) {
@@ -535,7 +551,8 @@ TEST(AttachRunTest, ProgramUnderRunIsRefused) {
                                        {"HBMPROF_SOCKET_DIR=" + sockets});
   EXPECT_EQ(attach.exit_code, 2);
   EXPECT_EQ(attach.err, "hbmprof attach: process " + std::to_string(target.pid()) +
-                            ": the program was started with hbmprof: it is recorded from its start\n");
+                            ": the program was started with hbmprof: it is recorded from its start, but not "
+                            "if HBMPROF=0 was set\n");
 }
 
 }  // namespace

@@ -1,18 +1,29 @@
-// See dwarf_symbolizer.h.
-//
 // Units are found by the address ranges in the units, because .debug_aranges is optional and clang does not write it.
-// Each unit that contains a wanted address is read once. For every function and inlined call in it, the wanted
-// addresses in its ranges are looked up.
-#include "src/tool/symbols/dwarf_symbolizer.h"
+// Each unit that contains a wanted address is read once. For every unit, and for every function and inlined call in
+// it, the wanted addresses in its ranges are looked up.
+#include "src/tool/symbols/debug_info.h"
 
 #include <dwarf.h>
+#include <elfutils/libdwelf.h>
+#include <fcntl.h>
 
 #include <cstdlib>
+#include <filesystem>
 
+#include "absl/strings/escaping.h"
+#include "src/base/descriptor.h"
+#include "src/base/regular_file.h"
 #include "src/symbolize/demangle.h"
 
 namespace hbmprof::tool {
 namespace {
+
+namespace fs = std::filesystem;
+
+bool IsFile(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
 
 constexpr uint64_t kPageMask = 4095;
 // A limit for damaged files. No compiler nests entries this deep.
@@ -79,7 +90,86 @@ int64_t Number(Dwarf_Die* die, unsigned name) {
   return static_cast<int64_t>(value);
 }
 
+// Calls `read` with the file if it is an ELF file.
+void WithElf(const std::string& path, const std::function<void(Elf*)>& read) {
+  elf_version(EV_CURRENT);
+  const internal::FileDescriptor file(internal::OpenRegularFile(path.c_str(), O_RDONLY));
+  if (file.get() < 0) return;
+  if (Elf* elf = elf_begin(file.get(), ELF_C_READ_MMAP, nullptr); elf != nullptr) {
+    if (elf_kind(elf) == ELF_K_ELF) read(elf);
+    elf_end(elf);
+  }
+}
+
+// Calls `visit(begin, end)` for the ranges of addresses of the entry.
+template <typename Visit>
+void ForEachRange(Dwarf_Die& die, const Visit& visit) {
+  Dwarf_Addr base, begin, end;
+  for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) visit(begin, end);
+}
+
+// Calls `visit` with the elements of `wanted`, which is sorted by address, whose address is in [begin, end).
+template <typename Wanted, typename Visit>
+void ForEachIn(std::vector<Wanted>& wanted, uint64_t begin, uint64_t end, const Visit& visit) {
+  auto want = absl::c_lower_bound(wanted, begin, [](const Wanted& w, uint64_t address) { return w.address < address; });
+  for (; want != wanted.end() && want->address < end; ++want) visit(*want);
+}
+
 }  // namespace
+
+std::string BuildIdOf(const std::string& path) {
+  std::string text;
+  WithElf(path, [&text](Elf* elf) {
+    const void* bytes = nullptr;
+    const ssize_t size = dwelf_elf_gnu_build_id(elf, &bytes);
+    if (size > 0) text = absl::BytesToHexString({static_cast<const char*>(bytes), static_cast<size_t>(size)});
+  });
+  return text;
+}
+
+bool HasDebugInformation(const std::string& path) {
+  bool is_found = false;
+  WithElf(path, [&is_found](Elf* elf) {
+    Dwarf* const dwarf = dwarf_begin_elf(elf, DWARF_C_READ, nullptr);
+    is_found = dwarf != nullptr;
+    dwarf_end(dwarf);
+  });
+  return is_found;
+}
+
+// `max_entries` limits the search: a folder of debug files has thousands of entries, but the root folder of a system
+// has millions.
+DebugFiles::DebugFiles(const std::vector<std::string>& directories, size_t max_entries) {
+  for (const std::string& dir : directories) Search(dir, max_entries);
+}
+
+std::vector<std::string> DebugFiles::Candidates(const std::string& path, const std::string& build_id) const {
+  std::vector<std::string> files;
+  if (build_id.size() >= 3) {
+    files = ValueOr(by_build_id_, build_id);
+    const std::string installed =
+        Cat("/usr/lib/debug/.build-id/", build_id.substr(0, 2), "/", build_id.substr(2), ".debug");
+    if (IsFile(installed)) files.push_back(installed);
+  }
+  if (!path.empty() && path.front() == '/' && IsFile(path)) files.push_back(path);
+  return files;
+}
+
+void DebugFiles::Search(const std::string& dir, size_t max_entries) {
+  std::error_code error;
+  fs::recursive_directory_iterator entry(dir, fs::directory_options::skip_permission_denied, error);
+  for (; !error && entry != fs::recursive_directory_iterator(); entry.increment(error)) {
+    if (++entries_ > max_entries) {
+      problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: there are more than ", max_entries,
+                              " files and folders; name the folder that has the debug files"));
+      return;
+    }
+    if (!IsFile(entry->path())) continue;
+    const std::string id = BuildIdOf(entry->path().string());
+    if (!id.empty()) by_build_id_[id].push_back(entry->path().string());
+  }
+  if (error) problems_.push_back(Cat("--debug-dir ", dir, ": not searched to the end: ", error.message()));
+}
 
 absl::StatusOr<std::unique_ptr<DwarfSymbolizer>> DwarfSymbolizer::Open(const std::string& path) {
   Dwfl* const dwfl = dwfl_begin(&kCallbacks);
@@ -113,36 +203,23 @@ uint64_t DwarfSymbolizer::AddressOf(uint64_t file_offset, uint64_t mapping_offse
   return address < code[0].p_vaddr + code[0].p_memsz ? address : UINT64_MAX;
 }
 
-void DwarfSymbolizer::ReadUnits() {
-  if (!units_.empty() || dwarf_ == nullptr) return;
+void DwarfSymbolizer::FindUnits(std::vector<Wanted>& wanted) const {
   Dwarf_CU* cu = nullptr;
   Dwarf_Half version;
   uint8_t type;
   Dwarf_Die die;
   Dwarf_Die split;
-  while (dwarf_get_units(dwarf_, cu, &cu, &version, &type, &die, &split) == 0) {
+  while (dwarf_ != nullptr && dwarf_get_units(dwarf_, cu, &cu, &version, &type, &die, &split) == 0) {
     if (type != DW_UT_compile && type != DW_UT_skeleton) continue;
-    Dwarf_Addr base;
-    Dwarf_Addr begin;
-    Dwarf_Addr end;
-    for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
-      // The contents of a skeleton unit are in the split file, if that file was found.
-      if (begin < end) units_.push_back({begin, end, 0, type == DW_UT_skeleton && split.addr != nullptr ? split : die});
-    }
+    ForEachRange(die, [&](uint64_t begin, uint64_t end) {
+      ForEachIn(wanted, begin, end, [&](Wanted& want) {
+        if (want.unit.addr != nullptr && want.unit_begin > begin) return;
+        // The contents of a skeleton unit are in the split file, if that file was found.
+        want.unit = type == DW_UT_skeleton && split.addr != nullptr ? split : die;
+        want.unit_begin = begin;
+      });
+    });
   }
-  absl::c_sort(units_, [](const Unit& a, const Unit& b) { return a.begin < b.begin; });
-  uint64_t widest = 0;
-  for (Unit& unit : units_) unit.widest_end = widest = std::max(widest, unit.end);
-}
-
-const DwarfSymbolizer::Unit* DwarfSymbolizer::UnitAt(uint64_t address) const {
-  auto unit = absl::c_upper_bound(units_, address, [](uint64_t value, const Unit& u) { return value < u.begin; });
-  while (unit != units_.begin()) {
-    --unit;
-    if (unit->widest_end <= address) break;
-    if (address < unit->end) return &*unit;
-  }
-  return nullptr;
 }
 
 void DwarfSymbolizer::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wanted) {
@@ -150,14 +227,9 @@ void DwarfSymbolizer::Visit(Dwarf_Die die, int depth, std::vector<Wanted>& wante
   do {
     const int tag = dwarf_tag(&die);
     if (tag == DW_TAG_subprogram || tag == DW_TAG_inlined_subroutine) {
-      Dwarf_Addr base;
-      Dwarf_Addr begin;
-      Dwarf_Addr end;
-      for (ptrdiff_t at = 0; (at = dwarf_ranges(&die, at, &base, &begin, &end)) > 0;) {
-        auto first =
-            absl::c_lower_bound(wanted, begin, [](const Wanted& w, uint64_t address) { return w.address < address; });
-        for (; first != wanted.end() && first->address < end; ++first) first->scopes.emplace_back(depth, die);
-      }
+      ForEachRange(die, [&](uint64_t begin, uint64_t end) {
+        ForEachIn(wanted, begin, end, [&](Wanted& want) { want.scopes.emplace_back(depth, die); });
+      });
     }
     switch (tag) {
       // These entries contain no code.
@@ -238,21 +310,18 @@ void DwarfSymbolizer::AddSymbolName(uint64_t address, std::vector<SourceFrame>& 
 
 std::vector<std::vector<SourceFrame>> DwarfSymbolizer::Symbolize(const std::vector<uint64_t>& addresses) {
   std::vector<std::vector<SourceFrame>> frames(addresses.size());
-  std::vector<size_t> order(addresses.size());
-  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
-  absl::c_sort(order, [&](size_t a, size_t b) { return addresses[a] < addresses[b]; });
-
-  ReadUnits();
+  std::vector<Wanted> all;
+  // libdw adds a bias to the virtual addresses of the file.
+  for (size_t i = 0; i < addresses.size(); ++i) all.push_back({addresses[i] + elf_bias_ - dwarf_bias_, &frames[i]});
+  absl::c_sort(all, [](const Wanted& a, const Wanted& b) { return a.address < b.address; });
+  FindUnits(all);
   // The work of each unit. Within a unit the addresses stay sorted.
   std::vector<std::pair<Dwarf_Die, std::vector<Wanted>>> work;
-  for (const size_t i : order) {
-    // libdw adds a bias to the virtual addresses of the file.
-    const uint64_t address = addresses[i] + elf_bias_ - dwarf_bias_;
-    const Unit* unit = UnitAt(address);
-    if (unit == nullptr) continue;
-    auto entry = absl::c_find_if(work, [&](const auto& w) { return w.first.addr == unit->die.addr; });
-    if (entry == work.end()) entry = work.insert(entry, {unit->die, {}});
-    entry->second.push_back({address, &frames[i]});
+  for (Wanted& want : all) {
+    if (want.unit.addr == nullptr) continue;
+    auto entry = absl::c_find_if(work, [&](const auto& w) { return w.first.addr == want.unit.addr; });
+    if (entry == work.end()) entry = work.insert(entry, {want.unit, {}});
+    entry->second.push_back(std::move(want));
   }
   std::vector<bool> wants_symbol(addresses.size(), true);
   for (auto& [unit, wanted] : work) {
