@@ -29,12 +29,13 @@ namespace {
 constexpr char kUsage[] =
     R"(usage: llm_server [OPTION]... [PROMPTS]
 Serves the prompts in the file PROMPTS (default: standard input), one per line. A line that begins with "batch:" is a
-request of class "batch", any other of class "chat".
+request of class "batch", any other of class "chat". All prompts are read before the first is served, so it serves
+nothing until standard input ends. To let it run for minutes, repeat the prompts: --dumps 400 PROMPTS
 
   --before FILE       save a device memory profile after warm-up, before the prompts are served
   --after FILE        save one after the last answer
-  --dumps N           serve the prompts N times, and save a profile after each: dump.0001.pb.gz and so on
-  --dump-dir DIR      where to save them (default: the current folder)
+  --dumps N           serve the prompts N times (at most 9999), and save a profile after each: dump.0001.pb.gz and so on
+  --dump-dir DIR      an existing folder for them (default: the current folder)
   --leak              the bug to be found: cancelled requests keep their KV pages
   --cancel-every N    every Nth client leaves before its answer is complete (default 4; 0: none)
   --batch N           requests served at once (default 8)

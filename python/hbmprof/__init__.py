@@ -30,7 +30,7 @@ import tempfile
 import threading
 import warnings
 
-__all__ = ["Error", "LeakError", "PeakError", "counter", "include_dir", "leak_check", "library_dir", "peak_check", "phase", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
+__all__ = ["Error", "LeakError", "PeakError", "budget_check", "counter", "include_dir", "leak_check", "library_dir", "peak_check", "phase", "save", "start", "stats", "stop", "tag", "use_with_jax", "version"]
 
 _MAX_DEVICES = 128
 _MAX_DEVICE_NAME = 64
@@ -114,6 +114,7 @@ def include_dir():
 
 
 _library = None
+_uses_plugin = False  # use_with_jax was called
 # Reentrant, because a signal handler of Python can call a function of this module while the same thread loads.
 _library_lock = threading.RLock()
 
@@ -138,7 +139,7 @@ def _load():
         # If JAX has loaded the plugin, or will load it (use_with_jax), its library has the records. Otherwise
         # libhbmprof_c.so has them, together with the library that `hbmprof run` preloads.
         plugin = str(directory / "libhbmprof_pjrt.so")
-        is_named = plugin in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "")
+        is_named = _uses_plugin or plugin in os.environ.get("PJRT_NAMES_AND_LIBRARY_PATHS", "")
         try:
             library = ctypes.CDLL(plugin, mode=os.RTLD_NOW | (0 if is_named else os.RTLD_NOLOAD))
         except OSError:
@@ -171,12 +172,18 @@ def version():
 def save(path):
     """Writes a profile of the device memory that is in use now to the file `path` (usually NAME.pb.gz).
 
-    pprof and the command `hbmprof` read it. Raises Error if the file cannot be written.
+    pprof and the command `hbmprof` read it. Raises Error if the file cannot be written. Warns if nothing can be in it.
     """
     name = os.fsencode(path)
     if b"\0" in name:
         raise ValueError("hbmprof.save: the path contains a null byte")
     _check(_load().hbmprof_save_device_memory_profile(name))
+    # The plugin, and the library that `hbmprof run` preloads and start() loads, record later what is not there yet.
+    loaded = pathlib.Path("/proc/self/maps").read_text(errors="replace")
+    if "/libhbmprof_pjrt" not in loaded and "/libhbmprof_cuda" not in loaded and not _devices():
+        warnings.warn("hbmprof.save: the profile is empty, because nothing records the memory of this process: start the "
+                      "program with `hbmprof run -- python3 ...`, or call hbmprof.start() first", RuntimeWarning,
+                      stacklevel=2)
 
 
 class _Block(contextlib.ContextDecorator):
@@ -401,15 +408,20 @@ _FRAMES_OF_TOOLS = (r"/(_pytest|pluggy)/|/pytest/__main__\.py$|/hbmprof/(__init_
                     r"|/libpython[^/]*$|/python[0-9.]*$")
 
 
-def _growth(before_file, after_file, *options):
-    """Returns the call tree of what has grown, as the command `hbmprof` prints it, or why there is none."""
-    command = [_command(), "diff", "--tree", "--own", "--exact", "-n", "20", "--known", f"tools={_FRAMES_OF_TOOLS}",
-               *options, before_file, after_file]
+def _diff(*arguments):
+    """Returns the exit status of `hbmprof diff`, and what it prints; None and why it did not run."""
+    command = [_command(), "diff", "--own", "-n", "20", "--known", f"tools={_FRAMES_OF_TOOLS}", *arguments]
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"(hbmprof diff: {error})"
-    return result.stdout.strip() or f"(hbmprof diff: {result.stderr.strip()})"
+        return None, f"(hbmprof diff: {error})"
+    return result.returncode, result.stdout.strip() or f"(hbmprof diff: {result.stderr.strip()})"
+
+
+def _growth(before_file, after_file, *options):
+    """Returns the call tree of what has grown, as the command `hbmprof` prints it, or why there is none."""
+    _, text = _diff("--tree", "--exact", *options, before_file, after_file)
+    return text
 
 
 def leak_check(max_bytes=0):
@@ -511,6 +523,7 @@ def _peak_check(limit):
             start, peak = before.get(device, 0), one.peak_bytes_in_use
             code = max(0, _executable(kinds, name) - _executable(kinds_before, name))
             used = max(0, peak - start - code)
+            trees = [("peak_space",)]
             text = f"in use {start} at the start, {peak} at the peak; not counted: {code} bytes of kernel code"
             if torch_after.get(name):
                 of_start = torch_before.get(name, {})
@@ -519,15 +532,54 @@ def _peak_check(limit):
                     for what in ("allocated_bytes", "reserved_bytes"))
                 others = max(0, used - reserved)
                 used = tensors + others
+                if one.pool_bytes > 0:
+                    # Tensors can be in memory that the cache had before. Their peak is that of the pool's blocks.
+                    trees = [("pool_peak_space",)] if tensors > 0 else []
+                    trees += [("peak_space", "-w", "allocator!=pytorch")] if others > 0 else []
                 text = f"PyTorch's tensors {tensors}, other memory {others}; not counted: {_not_counted(code)}"
             if used > limit:
-                over.append((name, f"the block used {used} bytes of {name} at its peak, more than {limit} ({text})\n"))
+                over.append((name, f"the block used {used} bytes of {name} at its peak, more than {limit} ({text})", trees))
         if not over:
             return
         save(after_file)
         raise PeakError("\n".join(
-            text + _growth(before_file, after_file, "--type", "peak_space", "-w", f"device={name}", "-w",
-                           "kind!=executable") for name, text in over))
+            "\n".join([text] + [_growth(before_file, after_file, "-w", f"device={name}", "-w", "kind!=executable", "--type",
+                                        *tree) for tree in trees]) for name, text, trees in over))
+
+
+def budget_check(budget):
+    """Raises PeakError if a function, or all together, exceeds the file `budget` at the peak of the block.
+
+    `hbmprof budget` makes the file of a profile. `hbmprof diff --budget`, which must be found, compares the peak of the
+    block with it; what was in use at its start counts as well. Raises Error if there is no answer, and in the same cases
+    as peak_check.
+
+        def test_decode():
+            with hbmprof.budget_check("memory.budget"):
+                decode()
+    """
+    return _Check(_budget_check, os.fspath(budget))
+
+
+@contextlib.contextmanager
+def _budget_check(budget):
+    __tracebackhide__ = True
+    with _only_peak_check(), tempfile.TemporaryDirectory() as folder:
+        file = os.path.join(folder, "peak.pb.gz")
+        dropped = _dropped_records("budget_check", "peak")
+        _free_what_is_left()
+        for device in _devices():
+            _load().hbmprof_reset_peak(device)
+        yield
+        _check_recorded("budget_check", "peak", dropped)
+        if not any(one.peak_bytes_in_use for _, one in _all_stats()):
+            return
+        save(file)
+        status, text = _diff("--budget", budget, file)
+        if status == 1:
+            raise PeakError(f"the block exceeds {budget}:\n{text}")
+        if status != 0:
+            raise Error(f"hbmprof.budget_check: {text}")
 
 
 def _executable(kinds, name):
@@ -594,7 +646,7 @@ def use_with_jax(platform, plugin=None):
     ("cuda"), hbmprof's takes its place, and `plugin` is by default its library. Sets environment variables of this
     process, as in docs/pjrt.md. Raises Error if jax was imported already, or if no plugin is named.
     """
-    global _library
+    global _library, _uses_plugin
     if "jax" in sys.modules:
         raise Error("hbmprof.use_with_jax: call it before jax is imported")
     installed = _jax_plugin(platform)
@@ -615,4 +667,6 @@ def use_with_jax(platform, plugin=None):
         module = importlib.import_module(installed)
         os.environ.setdefault("HBMPROF_PJRT_PLUGIN", os.fspath(module._get_library_path()))
         module._get_library_path = lambda: library
-    _library = None  # the next call loads the plugin, which has the records from now on
+    # The next call loads the plugin, which has the records from now on.
+    _uses_plugin = True
+    _library = None

@@ -6,6 +6,9 @@
     @pytest.mark.hbmprof(leak="1MiB")
     async def test_with_a_cache(): ...
 
+    @pytest.mark.hbmprof(budget="memory.budget")
+    def test_server(): ...
+
 The mark hbmprof_leak_check(max_bytes=0) is the same as hbmprof(leak=max_bytes).
 """
 
@@ -19,8 +22,8 @@ import hbmprof
 
 def pytest_configure(config):
     config.addinivalue_line(
-        "markers", 'hbmprof(peak="2GiB", leak="0"): fail if the test uses more device memory at its peak than `peak`, beyond '
-        "what was in use at its start, or leaves more than `leak` in use")
+        "markers", 'hbmprof(peak="2GiB", leak="0"), hbmprof(budget="memory.budget"): fail if the test uses more device memory at its '
+        "peak than `peak`, beyond what was in use at its start, leaves more than `leak` in use, or exceeds the file `budget`")
     config.addinivalue_line(
         "markers", "hbmprof_leak_check(max_bytes=0): fail if more device memory is in use after the test than before")
 
@@ -37,14 +40,19 @@ def _checks(item):
     """Returns functions, each of which makes a check of the test's marks. Of several marks, the closest has a limit."""
     limits = {}
     for marker in item.iter_markers("hbmprof"):
-        if marker.args or not marker.kwargs or set(marker.kwargs) - {"peak", "leak"}:
-            pytest.fail('write the mark as hbmprof(peak="2GiB", leak="0"), or with one of both', pytrace=False)
+        if marker.args or not marker.kwargs or set(marker.kwargs) - {"peak", "leak", "budget"}:
+            pytest.fail('write the mark as hbmprof(peak="2GiB", leak="0") or hbmprof(budget="memory.budget", leak="0"), or with one of them',
+                        pytrace=False)
         limits = {**marker.kwargs, **limits}
+    if {"peak", "budget"} <= set(limits):
+        pytest.fail("a test has either a peak or a budget, which has a total", pytrace=False)
     checks = []
     if "leak" in limits:
         checks.append(functools.partial(hbmprof.leak_check, limits["leak"]))
     if "peak" in limits:
         checks.append(functools.partial(hbmprof.peak_check, limits["peak"]))
+    if "budget" in limits:
+        checks.append(functools.partial(hbmprof.budget_check, limits["budget"]))
     marker = item.get_closest_marker("hbmprof_leak_check")
     if marker is not None:
         checks.append(functools.partial(hbmprof.leak_check, *marker.args, **marker.kwargs))

@@ -3,9 +3,12 @@
 `import hbmprof` does not import PyTorch, and neither does this module: PyTorch is imported by watch().
 """
 
+import atexit
 import re
 import sys
 import threading
+import time
+import weakref
 
 import hbmprof
 
@@ -17,6 +20,20 @@ _METADATA = "hbmprof"
 _LINES = "hbmprof line"
 _MOST_DEPTH = 32
 _MOST_TENSORS = 1000  # of an output or of the inputs; the others are not looked at
+_EXIT_WAIT_S = 5
+
+# What this module has given to the autograd engine's queue_callback() and the engine still has. A thread of the engine
+# destroys it after backward() may have returned, and takes the interpreter's lock for that. After the interpreter's end
+# that ends the process with SIGABRT ("terminate called without an active exception").
+_queued = weakref.WeakSet()
+
+
+@atexit.register
+def _wait_for_queued():
+    """Waits until the engine has destroyed what this module gave it, for at most _EXIT_WAIT_S."""
+    deadline = time.monotonic() + _EXIT_WAIT_S
+    while _queued and time.monotonic() < deadline:
+        time.sleep(0.001)
 
 
 class _Scopes(threading.local):
@@ -95,9 +112,11 @@ def watch(model, optimizer=None, *, name=""):
     `model` is a torch.nn.Module. `optimizer` is a torch.optim.Optimizer or a list of them. The labels are:
 
     module    the path of the innermost module that runs, such as "layers.0.attention", also in the backward pass. That of
-              `model` itself is `name`, or the name of its class; `name` also comes before all other paths.
+              `model` itself is `name`, or the name of its class; `name` also comes before all other paths. Parameters and
+              the optimizer's state have no module: no module runs when they are allocated.
     phase     "forward", "backward" or "step"
-    category  "activations" in the forward pass, "gradients" in the backward pass, "optimizer state" in step()
+    category  "activations and workspaces" in the forward pass, "gradients and workspaces" in the backward pass, "optimizer
+              state" in step(). A workspace is memory that a library such as cuBLAS takes for its own use
     forward   in the backward pass, the line of the forward pass that made the operator, if PyTorch detects anomalies
 
     The results of the model do not change. Parameters that exist already keep their labels: create them inside
@@ -168,10 +187,15 @@ def watch(model, optimizer=None, *, name=""):
         if any(scope[:2] == (_BACKWARD, task) for scope in scopes.open):
             return  # a module runs again inside the backward pass, as with checkpointing
         push(b"phase", b"backward")
-        push(b"category", b"gradients")
+        push(b"category", b"gradients and workspaces")
         push(b"module", path)
         open_backward(_BACKWARD, 3)
-        torch.autograd.Variable._execution_engine.queue_callback(lambda: close(_BACKWARD, task))
+
+        def ends():
+            close(_BACKWARD, task)
+
+        _queued.add(ends)
+        torch.autograd.Variable._execution_engine.queue_callback(ends)
 
     def is_marked(node, key):
         """Returns whether a Watch that is not removed has marked the node. If not, this one marks it."""
@@ -233,7 +257,7 @@ def watch(model, optimizer=None, *, name=""):
                 scopes.open.append((_FORWARD, owner, 1, path))
                 return
             push(b"phase", b"forward")
-            push(b"category", b"activations")
+            push(b"category", b"activations and workspaces")
             push(b"module", path)
             scopes.open.append((_FORWARD, owner, 3, path))
 

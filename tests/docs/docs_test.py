@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks README.md, docs/*.md and docs/spec/*.md: runs their commands, compiles their code, follows their links.
+"""Checks README.md, docs/*.md, docs/spec/*.md and skills/hbmprof/SKILL.md: runs their commands, compiles their code,
+follows their links.
 
 usage: docs_test.py SOURCE BUILD WORK CMAKE CC CXX [PAGE...]
        docs_test.py --machine PAGE LOG [--skip COMMAND]... -- SHELL...
@@ -39,8 +40,9 @@ More words may follow:
                    (python) The third form writes the block to FILE.
 
 The commands of a page run in one shell, whose working directory looks like a clone of the repository in which
-everything was built: build/release and build/dev are BUILD, build/pprof is pprof. `hbmprof` is on the path, and the
-package is installed where CMake finds it. A command that exits with another status than 0 is followed by "$ echo $?".
+everything was built: build/release and build/dev are BUILD, build/pprof is pprof, and scripts/demo.sh installs and
+builds nothing. `hbmprof` is on the path, and the package is installed where CMake finds it. A command that exits with
+another status than 0 is followed by "$ echo $?".
 
 Output is compared exactly, with these exceptions:
 
@@ -178,7 +180,8 @@ class Pages:
     self.source = source
     self.problems = []
     self.commands = 0
-    self.pages = ["README.md"] + sorted(glob.glob("docs/**/*.md", root_dir=source, recursive=True))
+    self.pages = ["README.md", *sorted(glob.glob("docs/**/*.md", root_dir=source, recursive=True)),
+                  "skills/hbmprof/SKILL.md"]
     self.texts = {page: self.read(page) for page in self.pages}
     self.blocks = [block for page in self.pages for block in self.read_blocks(page)]
 
@@ -245,14 +248,15 @@ class Pages:
     """Compares the output of a script of RUN parts with what the page shows. Returns the seconds since the start of the
     shell, at the end of each command that ran."""
     parts = text.split("\n" + MARKER)
-    ends = []
+    ends, failed = [], False
     for index, (line, command, expected) in enumerate(commands):
       where = f"{page}:{line}"
-      if index + 1 >= len(parts):
-        self.problem(where, f"$ {command}\ndid not end; printed before:\n{parts[-1]}")
-        return ends
       # Each part but the first begins with the status of the command before.
       printed = parts[index] if index == 0 else parts[index].partition("\n")[2]
+      if index + 1 >= len(parts):
+        if not failed:  # on another machine, the first command that fails ends the page
+          self.problem(where, f"$ {command}\ndid not end; printed before:\n{printed}")
+        return ends
       status, seconds = map(int, parts[index + 1].partition("\n")[0].split())
       ends.append(seconds)
       if status == LEFT_OUT:
@@ -261,7 +265,8 @@ class Pages:
         difference = compare(expected, printed.rstrip("\n").split("\n") if printed.rstrip("\n") else [])
         if difference:
           self.problem(where, f"$ {command}\n{difference}")
-      if status != 0 and not shows_status(commands, index):
+      failed = status != 0 and not shows_status(commands, index)
+      if failed:
         self.problem(where, f"$ {command}\nexit status {status}; show it with $ echo $?\n{printed}")
       self.commands += 1
     return ends
@@ -578,7 +583,7 @@ class Test(Pages):
         PATH=os.pathsep.join((os.path.dirname(self.tool()), self.no_make, environment.get("PATH", ""))), PWD=scratch,
         TERM="dumb",
         LC_ALL="C.UTF-8", TZ="UTC", XDG_CACHE_HOME=os.path.join(scratch, ".cache"), CC=self.cc, CXX=self.cxx,
-        CMAKE_PREFIX_PATH=self.prefix)
+        CMAKE_PREFIX_PATH=self.prefix, DEMO_IS_BUILT="1")
     return environment
 
   def run_page(self, page, blocks):

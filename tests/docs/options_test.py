@@ -32,7 +32,7 @@ def main():
     problems.append(f"include/hbmprof/options.h lists {listed}, not {table}")
   problems += [f"docs/program.md does not name {name}" for name in ELSEWHERE if f"`{name}`" not in program]
 
-  pages = [root / "README.md", *root.glob("docs/**/*.md"), root / "docs/hbmprof.1.in",
+  pages = [root / "README.md", *root.glob("docs/**/*.md"), root / "docs/hbmprof.1.in", root / "skills/hbmprof/SKILL.md",
            *root.glob("deploy/**/*.yaml"), *root.glob("deploy/**/*.service")]
   for page in pages:
     if page.name in ("install.md", "recipe.yaml"):  # options of CMake and of the recipes

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdlib>
 
-inline void Serve(int /*requests*/) {}
 inline int64_t served = 0;
 
 inline void* MyAllocate(size_t bytes) { return std::malloc(bytes); }

@@ -3,12 +3,16 @@
 the framework itself says, and checks what users see (checks.py).
 
 usage: run.py BUILD FRAMEWORKS [NAME...]
+       run.py BUILD FRAMEWORKS -- COMMAND...
 
 BUILD: a folder of a preset with the command, the injected library and the substitute. FRAMEWORKS: the folder with the
 installed packages, as scripts/test.sh frameworks leaves it; doubles and results go there too. NAME: of a program of the
 table or of a check. Prints a table with a row for each moment: hbmprof's number, and the framework's where it differs;
 then the checks, and the functions that the programs have called. Exits 1 if a cell differs, a check fails, or README.md
 does not list a function.
+
+The second form only runs a command, such as `hbmprof run -- python3 train.py`, with the framework and the substitute. If
+the command does not name another framework, such as `jax`, it gets PyTorch.
 """
 import collections
 import concurrent.futures
@@ -257,6 +261,10 @@ def run_all(runner, session, programs, functions, names, threads):
 def main(build, frameworks, *names):
     make_doubles(build, frameworks)
     runner = Runner(build, frameworks)
+    if names[:1] == ("--",):
+        runner.calls.mkdir(exist_ok=True)
+        environment = runner.environment(framework_of(*names[1:]), folder=runner.results)
+        return subprocess.run(names[1:], env=environment).returncode
     return run_all(runner, checks.Session(runner), PROGRAMS, checks.CHECKS, names, threads=2)
 
 

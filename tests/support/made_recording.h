@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "src/recording/writer.h"
-#include "src/tool/reader/recording_in_memory.h"
+#include "src/tool/reader/reader.h"
 #include "src/tool/reader/state.h"
 
 namespace hbmprof_test {

@@ -201,6 +201,8 @@ class PoolsModel {
       if (held.handed_out[i].units <= pool.peak_allocated && !has_reset) continue;
       pool.peak_allocated = held.handed_out[i].units;
       pool.at_peak = held.leaves[i];
+      Device& of_pool = devices_[static_cast<size_t>(device)];
+      if (held.in_use() == of_pool.peak) of_pool.at_peak = held;
     }
   }
 

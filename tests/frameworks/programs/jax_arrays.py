@@ -4,6 +4,7 @@ import sys
 if "use" in sys.argv:
     import hbmprof
     hbmprof.use_with_jax("cuda")
+    hbmprof.counter("step", 1)  # also before jax is imported, this goes to the plugin
 import jax
 import jax.numpy as jnp
 from jax._src import hardware_utils
@@ -19,3 +20,5 @@ def load():
 weights = load()
 weights.block_until_ready()
 print(jax.devices())
+if "use" in sys.argv:
+    hbmprof.save("arrays.pb.gz")

@@ -158,7 +158,7 @@ class Session(checks.Session):
     def rows(self, *arguments):
         """The rows of `top` that hold memory, as {function or labels: bytes}."""
         rows = self.top(*arguments)["rows"]
-        return {row.get("name") or ",".join(row["labels"].values()): row["flat"] for row in rows if row["flat"]}
+        return {row.get("function") or ",".join(row["labels"].values()): row["flat"] for row in rows if row["flat"]}
 
     def moments(self, program):
         """The profiles of a program in the table, by moment, and vLLM's numbers, by part."""
@@ -248,9 +248,9 @@ def vllm_workers(session):
 def vllm_generated_code(session):
     """No row of `vllm serve` is code that torch.compile has generated."""
     _, profiles = session.runner.serve()
-    rows = session.top(*profiles)["rows"]
-    others = [row["where"] for row in rows
-              if row["flat"] and re.search(r"/torch_compile_cache/|/inductor_cache/|codegen|<string>", row["where"])]
+    files = session.top("--by", "file", *profiles)["rows"]
+    others = [row["file"] for row in files
+              if row["flat"] and re.search(r"/torch_compile_cache/|/inductor_cache/|codegen|<string>", row["file"])]
     return f"rows of generated code: {others}" if others else None
 
 
