@@ -4,10 +4,13 @@ include(CMakePackageConfigHelpers)
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES skills/hbmprof/SKILL.md DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/skills/hbmprof)
+# Programs load this library by its path, so it is no part of the CMake package.
+install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 if(HBMPROF_PORTABLE)
-  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. These two
-  # are loaded by their paths or by C programs.
-  install(TARGETS hbmprof_c hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. This one is
+  # loaded by C programs.
+  install(TARGETS hbmprof_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
   install(FILES include/hbmprof/c_api.h include/hbmprof/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
   return()
 endif()
@@ -22,9 +25,6 @@ if(TARGET hbmprof_cuda)
   install(EXPORT hbmprofCudaTargets NAMESPACE hbmprof:: DESTINATION ${_package_dir})
   install(FILES include/hbmprof/cuda.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
 endif()
-
-# Programs load this library by its path, so it is no part of the CMake package.
-install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 
 # hbmprof::hbmprof is one of the two libraries.
 set(_kind static)

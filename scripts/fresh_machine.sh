@@ -24,7 +24,7 @@ while [[ ${1-} == --skip ]]; do
   shift 2
 done
 pages=("$@")
-[[ $# -gt 0 ]] || pages=(README.md docs/{install,torch,python,cuda_cpp,kubernetes,cuda}.md)
+[[ $# -gt 0 ]] || pages=(README.md docs/{install,python,cuda_cpp,kubernetes,cuda}.md)
 for page in "${pages[@]}"; do
   [[ -e $page ]] || hbmprof_die "there is no page '$page'"
 done

@@ -139,10 +139,11 @@ def write_dump(path, dump):
   profile.write(path, 1795341600 + 600 * dump, comments)  # from 2026-11-22T10:00:00Z on
 
 
-def draw(page, name, choices, width, height):
+def draw(page, name, width, height, choices="", dark=False):
   url = f"file://{page}#{choices}"
   with tempfile.TemporaryDirectory() as state:
     subprocess.run(["chromium", "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                    f"--blink-settings=preferredColorScheme={0 if dark else 1}",
                     f"--user-data-dir={state}", f"--window-size={width},{height}",
                     f"--screenshot={ROOT}/docs/{name}.png", url], check=True, capture_output=True, timeout=120)
   print(f"docs/{name}.png")
@@ -176,7 +177,7 @@ def chromium_picture(url, name, theme, width, height, seconds):
     session = call(2, "Target.attachToTarget", targetId=pages[0]["targetId"], flatten=True)["sessionId"]
     call(3, "Emulation.setDeviceMetricsOverride", session, width=width, height=height, deviceScaleFactor=1, mobile=False)
     time.sleep(seconds)
-    call(4, "Runtime.evaluate", session, expression=f"document.documentElement.dataset.theme = '{theme}'")
+    call(4, "Emulation.setEmulatedMedia", session, features=[{"name": "prefers-color-scheme", "value": theme}])
     picture = call(5, "Page.captureScreenshot", session)["data"]
     process.terminate()
     process.wait()
@@ -216,18 +217,17 @@ def main():
     for number, path in enumerate(dumps):
       write_dump(f"{folder}/{path}", number)
     subprocess.run([hbmprof, "report", "--per", "requests", *dumps, "-o", "report.html"], cwd=folder, check=True)
-    draw(f"{folder}/report.html", "report-light", "theme=light", 1400, 960)
-    draw(f"{folder}/report.html", "report-dark", "theme=dark", 1400, 960)
-    draw(f"{folder}/report.html", "report-diff", "theme=light&mode=change", 1400, 960)
-    draw(f"{folder}/report.html", "report-phone", "theme=light", 500, 1500)
+    draw(f"{folder}/report.html", "report-light", 1400, 960)
+    draw(f"{folder}/report.html", "report-dark", 1400, 960, dark=True)
+    draw(f"{folder}/report.html", "report-diff", 1400, 960, "mode=change")
+    draw(f"{folder}/report.html", "report-phone", 500, 1500)
     prompts = f"{ROOT}/examples/llm_server/prompts.txt"
     subprocess.run([f"{build}/examples/llm_server", "--leak", "--dumps", "8", prompts], cwd=folder, check=True,
                    stdout=subprocess.DEVNULL, env={**os.environ, "HBMPROF_RECORD": f"{folder}/server.hbmrec"})
-    served = sorted(path for path in os.listdir(folder) if path.startswith("dump.") and path not in dumps)
     subprocess.run([hbmprof, "report", "server.hbmrec", "-o", "timeline.html"], cwd=folder, check=True)
-    draw(f"{folder}/timeline.html", "report-timeline-light", "theme=light", 1400, 760)
-    draw(f"{folder}/timeline.html", "report-timeline-dark", "theme=dark", 1400, 760)
-    draw(f"{folder}/timeline.html", "report-timeline-phone", "theme=light", 500, 1100)
+    draw(f"{folder}/timeline.html", "report-timeline-light", 1400, 760)
+    draw(f"{folder}/timeline.html", "report-timeline-dark", 1400, 760, dark=True)
+    draw(f"{folder}/timeline.html", "report-timeline-phone", 500, 1100)
     draw_live_pages(build, hbmprof, folder, prompts)
 
 

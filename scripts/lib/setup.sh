@@ -7,15 +7,17 @@ HBMPROF_BUILD_PACKAGES=(
   libabsl-dev libdeflate-dev zlib1g-dev libelf-dev libiberty-dev libprotozero-dev libunwind-dev libunwind8
   libprotobuf-dev protobuf-compiler libcli11-dev nlohmann-json3-dev libre2-dev libdw-dev libboost-dev
   libgtest-dev libgmock-dev libbenchmark-dev libjemalloc2 libtcmalloc-minimal4 musl-tools abigail-tools
-  libcpp-httplib-dev valgrind)
+  libcpp-httplib-dev valgrind opencl-headers)
 # Both pprof viewers, and Graphviz for their pictures.
 HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 # Prometheus and promtool for the tests of metrics. On a system with systemd the package starts a server.
 HBMPROF_METRICS_PACKAGES=(prometheus)
+# An OpenCL device for the tests, and the loader.
+HBMPROF_OPENCL_PACKAGES=(pocl-opencl-icd ocl-icd-libopencl1 ocl-icd-opencl-dev)
 # pip, for packages that only PyPI has.
 HBMPROF_PYPI_PACKAGES=(python3-pip)
-# The second compiler, and the formatter that a test runs.
-HBMPROF_CLANG_PACKAGES=(clang clang-format)
+# The second compiler, the formatter that a test runs, and the linker of the tests.
+HBMPROF_CLANG_PACKAGES=(clang clang-format lld)
 # The browser for the report's tests, and Node.js for Perfetto's trace processor.
 HBMPROF_BROWSER_PACKAGES=(chromium nodejs)
 
@@ -239,23 +241,48 @@ hbmprof_ubuntu_driver() (
   mv "files/$version" "$target"
 )
 
+# hbmprof_pip ARGUMENT...: runs pip by the interpreter's own path. A version manager's wrapper of python3 can fail if two
+# run at the same time. PIP_ROOT_USER_ACTION: no system folder is changed.
+hbmprof_pip() {
+  PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$(python3 -c 'import sys; print(sys.executable)')" -m pip "$@"
+}
+
 # hbmprof_pypi MODULE REQUIREMENT...: unless the folder build/pypi has MODULE already, installs the requirements there
 # from PyPI, for this project only. If that is not possible, prints a note; the tests that need it skip. Never fails.
+# Several calls may run at the same time.
 hbmprof_pypi() {
-  local module=$1 log=build/pypi.log
+  local module=$1 new=build/pypi.new/${1//\//_}
   shift
   [[ ! -e build/pypi/$module ]] || return 0
-  mkdir -p build
-  rm -rf build/pypi.new
-  # Into another folder first, so that build/pypi is always complete. PIP_ROOT_USER_ACTION: no system folder is changed.
-  if PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \
-      python3 -m pip install --quiet --no-compile --target build/pypi.new "$@" >"$log" 2>&1 </dev/null; then
-    mkdir -p build/pypi
-    cp -a build/pypi.new/. build/pypi/
+  rm -rf "$new"
+  mkdir -p "$new" build/pypi
+  # Into another folder first, so that build/pypi is always complete.
+  if hbmprof_pip install --quiet --no-compile --target "$new" "$@" >"$new.log" 2>&1 </dev/null; then
+    flock build/pypi cp -a "$new/." build/pypi/
   else
-    echo "note: PyPI gave no $*, so the tests that need it are skipped: $(tail -n 1 "$log")"
+    echo "note: PyPI gave no $*, so the tests that need it are skipped: $(tail -n 1 "$new.log")"
   fi
-  rm -rf build/pypi.new
+  rm -rf "$new"
+}
+
+# hbmprof_opencl: unpacks Intel's OpenCL driver for processors and Khronos's loader (both into the folder lib) and PyOpenCL
+# from PyPI into build/opencl. pip itself would leave out that folder. If that is not possible, prints a note; the tests
+# that need them skip. Never fails.
+hbmprof_opencl() {
+  local folder=build/opencl log=build/opencl.log wheel
+  [[ ! -e $folder ]] || return 0
+  rm -rf "$folder.new"
+  mkdir -p "$folder.new/lib"
+  if hbmprof_pip download --quiet --only-binary :all: --dest "$folder.new" \
+      intel-opencl-rt==2026.2.0 intel-cmplr-lib-rt==2026.2.0 pyopencl==2026.1.4 >"$log" 2>&1 </dev/null; then
+    for wheel in "$folder.new"/*.whl; do
+      python3 -m zipfile -e "$wheel" "$folder.new" && rm "$wheel"
+    done
+    mv "$folder.new"/*.data/data/lib/* "$folder.new/lib/" && mv "$folder.new" "$folder"
+  else
+    echo "note: PyPI gave no OpenCL driver, so its tests are skipped: $(tail -n 1 "$log")"
+  fi
+  rm -rf "$folder.new"
 }
 
 # hbmprof_frameworks: installs whole PyTorch and JAX from PyPI into folders of build/frameworks, without NVIDIA's
@@ -280,7 +307,7 @@ hbmprof_servers() {
   hbmprof_packages build/servers/llama.cpp cyllama-cuda12==0.2.18 gguf==0.19.0
   [[ ! -e build/servers/vllm/site-packages ]] || return 0
   local packages
-  if packages=$(python3 -m pip install --quiet --dry-run --target build/servers/none --report - vllm==0.33.0 \
+  if packages=$(hbmprof_pip install --quiet --dry-run --target build/servers/none --report - vllm==0.33.0 \
       2>build/servers/vllm.log | python3 scripts/lib/without_nvidia.py); then
     hbmprof_packages build/servers/vllm "$packages" setuptools
   else
@@ -296,8 +323,7 @@ hbmprof_packages() {
   read -ra alone <<<"$2"
   mkdir -p "$1"
   rm -rf "$folder.new"
-  local pip=(env PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1
-    python3 -m pip install --quiet --no-compile --no-cache-dir --target "$folder.new")
+  local pip=(hbmprof_pip install --quiet --no-compile --no-cache-dir --target "$folder.new")
   # --upgrade: pip would leave out the scripts of the packages ALONE where there is a folder bin already.
   if "${pip[@]}" "${@:3}" >"$log" 2>&1 </dev/null &&
       "${pip[@]}" --upgrade --no-deps "${alone[@]}" >>"$log" 2>&1 </dev/null; then

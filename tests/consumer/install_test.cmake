@@ -6,8 +6,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/support.cmake)
 set(first ${PREFIX}.first)
 file(REMOVE_RECURSE ${first} ${PREFIX})
 run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${first})
-foreach(file lib/libhbmprof.a lib/libhbmprof.so lib/libhbmprof_pjrt.so lib/libhbmprof_simulated.a
-    lib/pkgconfig/hbmprof.pc lib/pkgconfig/hbmprof-simulated.pc include/hbmprof/version.h)
+foreach(file lib/libhbmprof.a lib/libhbmprof.so lib/hbmprof/libhbmprof_pjrt.so lib/libhbmprof_simulated.a
+    lib/pkgconfig/hbmprof.pc lib/pkgconfig/hbmprof-simulated.pc include/hbmprof/version.h
+    share/hbmprof/skills/hbmprof/SKILL.md)
   if(NOT EXISTS ${first}/${file})
     message(FATAL_ERROR "${file} was not installed")
   endif()

@@ -3,8 +3,11 @@ import ctypes
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
+import sys
+import types
 
 import hbmprof
 
@@ -98,6 +101,14 @@ fails(hbmprof.LeakError, "54321 bytes", leaks, 54321, 3)
 free(kept_by_leaks.pop())
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
+# A process in which nothing can be recorded says so, once.
+alone = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HBMPROF_CUDA_OUTPUT")}
+saved = subprocess.run([sys.executable, "-c", "import hbmprof\nfor _ in range(2): hbmprof.save('alone.pb.gz')"],
+                       env=alone, capture_output=True, text=True, check=True)
+assert saved.stderr.count("the profile is empty") == 1 and "hbmprof run" in saved.stderr, saved.stderr
+early = subprocess.run([sys.executable, "-c", "import hbmprof; hbmprof.save('early.pb.gz')"],
+                       capture_output=True, text=True, check=True)
+assert "the profile is empty" not in early.stderr, early.stderr
 stats = hbmprof.stats("GPU:0")
 assert stats["bytes_in_use"] == 1000 + 12345 + 100 + 777
 assert stats["driver_is_process"] in (0, 1) and 0 <= stats["bytes_free"] <= stats["bytes_limit"], stats
@@ -188,6 +199,41 @@ try:
         raise KeyError("its own")
 except KeyError:
     pass
+
+
+
+# PyTorch's tensors in memory that its cache had before: the peak of the device does not change. The message named no
+# function before.
+class Attributes(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("device", ctypes.c_int), ("kind", ctypes.c_int), ("allocator", ctypes.c_int)]
+
+
+library = hbmprof._load()
+pytorch = Attributes(ctypes.sizeof(Attributes), 0, 0, library.hbmprof_allocator(b"pytorch"))
+segment = ctypes.c_void_p(allocate(1 << 20).value)
+assert library.hbmprof_record_segment(segment, ctypes.c_size_t(1 << 20), ctypes.byref(pytorch)) == 1
+statistics = {"allocated_bytes.all.peak": 0, "reserved_bytes.all.current": 1 << 20, "reserved_bytes.all.peak": 1 << 20}
+torch = sys.modules["torch"] = types.ModuleType("torch")
+torch._C = types.SimpleNamespace()
+torch.cuda = types.SimpleNamespace(is_initialized=lambda: True, device_count=lambda: 1, memory_stats=lambda _: dict(statistics),
+                                   reset_peak_memory_stats=lambda _: statistics.update({"allocated_bytes.all.peak": 0}))
+
+
+def tensor(size):
+    assert library.hbmprof_record_block(segment, ctypes.c_size_t(size), ctypes.byref(pytorch)) == 1
+    statistics["allocated_bytes.all.peak"] = size
+    assert library.hbmprof_record_block_free(segment, ctypes.byref(pytorch)) == 1
+
+
+tensor(100)
+try:
+    with hbmprof.peak_check("1KiB"):
+        tensor(4096)
+except hbmprof.PeakError as error:
+    assert "PyTorch's tensors 4096, other memory 0" in str(error) and re.search(r"\+4096 B +tensor ", str(error)), error
+else:
+    raise SystemExit("peak_check found no peak of tensors")
+del sys.modules["torch"]
 
 for call, expected in (
     (lambda: hbmprof.phase("x")(serve), TypeError),

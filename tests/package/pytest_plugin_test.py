@@ -85,6 +85,26 @@ def test_peak_is_beyond_the_start():  # 6,000 bytes and more are in use already
     assert cuda.cuMemFree_v2(allocate(1 << 20)) == 0
 
 
+@pytest.mark.hbmprof(budget="memory.budget", leak="0")
+def test_keeps_its_budget():
+    work()
+
+
+@pytest.mark.hbmprof(budget="small.budget")
+def test_exceeds_its_budget():
+    work()
+
+
+@pytest.mark.hbmprof(budget="none.budget")
+def test_has_no_budget():
+    work()
+
+
+@pytest.mark.hbmprof(peak="1GiB", budget="memory.budget")
+def test_has_a_peak_and_a_budget():
+    pass
+
+
 @pytest.mark.hbmprof(peak="1KiB", leak="0")
 def test_fails_by_itself():
     cache()
@@ -152,6 +172,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         pathlib.Path(folder, "conftest.py").write_text(CONFTEST)
         pathlib.Path(folder, "test_cache.py").write_text(TESTS)
+        pathlib.Path(folder, "memory.budget").write_text("total 16MiB\n3MiB allocate < cache < work\n")
+        pathlib.Path(folder, "small.budget").write_text("total 16MiB\n1MiB allocate < cache < work\n")
         result = subprocess.run(
             ["hbmprof", "run", "--output", folder, "--", sys.executable, "-m", "pytest", "-p", "hbmprof.pytest_plugin",
              "-p", "no:cacheprovider", "--strict-markers", "--junitxml=junit.xml", "test_cache.py"],
@@ -159,7 +181,7 @@ def main():
         junit = xml.etree.ElementTree.parse(pathlib.Path(folder, "junit.xml"))
     print(result.stdout, result.stderr)
     assert result.returncode == 1, result.returncode
-    assert "11 failed, 8 passed" in result.stdout
+    assert "14 failed, 9 passed" in result.stdout
     assert "FAILED test_cache.py::test_leaks" in result.stdout
     assert "\nLeakError: 4321 bytes of device memory" in result.stdout
 
@@ -172,6 +194,11 @@ def main():
     assert re.search(r" where\n.* test_exceeds_the_peak +\S+test_cache.py:\d+\n.* work .*\n.* cache .*\n.* \+3145728 B +allocate ",
                      message), message
     assert text in message, text
+    message, _ = failures["test_exceeds_its_budget"]
+    assert message.startswith("Failed: PeakError: the block exceeds small.budget:\n"), message
+    assert re.search(r"\+2\.0\d MiB +3\.0\d MiB +1\.00 MiB +OVER +allocate +\S+test_cache.py:\d+\n", message), message
+    assert "hbmprof.Error: hbmprof.budget_check: " in failures["test_has_no_budget"][0] and "none.budget" in failures["test_has_no_budget"][0]
+    assert "either a peak or a budget" in failures["test_has_a_peak_and_a_budget"][0]
     message, _ = failures["test_leaks_beyond_a_limit"]
     assert message.startswith("Failed: LeakError: 2222 bytes of device memory") and " test_leaks_beyond_a_limit " in message, message
     assert "its own failure" in failures["test_fails_by_itself"][0]

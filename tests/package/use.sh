@@ -45,6 +45,7 @@ case $kind in
   wheel)
     python3 -m venv venv
     venv/bin/pip install --no-index /files/*.whl
+    grep '^name: hbmprof$' venv/share/hbmprof/skills/hbmprof/SKILL.md
     use venv/bin/hbmprof venv/bin/python
     venv/bin/python - <<'EOF'
 import importlib.metadata

@@ -173,8 +173,8 @@ with hbmprof.torch.watch(model, optimizer):
     copied = copy.deepcopy(model)
 before = rows("labels.pb.gz", "category")
 expect("results", watched, step(plain, Descent(plain.parameters())))
-expect("categories", before, {"parameters": 50, "activations": 223, "gradients": 446, "optimizer state": 1000})
-expect("phases", rows("labels.pb.gz", "phase", "-w", "category=gradients"), {"backward": 446})
+expect("categories", before, {"parameters": 50, "activations and workspaces": 223, "gradients and workspaces": 446, "optimizer state": 1000})
+expect("phases", rows("labels.pb.gz", "phase", "-w", "category=gradients and workspaces"), {"backward": 446})
 expect("forward", rows("labels.pb.gz", "module", "-w", "phase=forward"),
        {"blocks.0.a": 2, "blocks.0": 10, "blocks.0.b": 100, "blocks.1.a": 1, "blocks.1": 10, "blocks.1.b": 100})
 expect("backward", rows("labels.pb.gz", "module", "-w", "phase=backward"),
@@ -244,9 +244,9 @@ unlabelled_after("after an exception in step, and a step")
 output = model(torch.tensor(1.0))
 watch.remove()
 watch.remove()
-gradients = rows("removed.pb.gz", "category")["gradients"]
+gradients = rows("removed.pb.gz", "category")["gradients and workspaces"]
 output.backward()
-expect("after remove()", rows("removed.pb.gz", "category")["gradients"], gradients)
+expect("after remove()", rows("removed.pb.gz", "category")["gradients and workspaces"], gradients)
 unlabelled_after("after remove()")
 
 
