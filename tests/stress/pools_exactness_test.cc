@@ -18,8 +18,8 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
+#include "src/core/ledger/pools.h"
 #include "src/core/ledger/trace.h"
-#include "src/core/pools/pools.h"
 #include "tests/support/pools_model.h"
 #include "tests/support/sanitized.h"
 
