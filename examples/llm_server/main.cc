@@ -239,7 +239,6 @@ int main(int argc, char** argv) {
   for (int round = 1; round <= std::max(1, command.dumps); ++round) {
     std::vector<llm::Answer> served = Serve(command, requests, static_cast<int>(answers.size()) + 1, scheduler);
     std::move(served.begin(), served.end(), std::back_inserter(answers));
-    hbmprof::SetCounter("requests", static_cast<int64_t>(answers.size()));
     if (round > command.dumps) break;
     char name[32];
     std::snprintf(name, sizeof(name), "/dump.%04d.pb.gz", round);

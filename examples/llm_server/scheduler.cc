@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "examples/llm_server/ops.h"
+#include "hbmprof/hbmprof.h"
 #include "hbmprof/tag.h"
 
 // The functions that a profile of this server should name are not inlined.
@@ -88,6 +89,7 @@ void Scheduler::Leave(Running& running) {
   const bool cancelled = running.answer.end == Answer::End::kCancelled;
   if (!(cancelled && options_.leak_cancelled)) cache_.Release(running.sequence);
   answers_.push_back(std::move(running.answer));
+  hbmprof::SetCounter("requests", ++requests_);
 }
 
 }  // namespace llm

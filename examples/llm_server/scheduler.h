@@ -76,6 +76,7 @@ class Scheduler {
   std::vector<Answer> answers_;
   int64_t prompt_tokens_ = 0;
   int64_t answer_tokens_ = 0;
+  int64_t requests_ = 0;  // that have ended
 };
 
 }  // namespace llm

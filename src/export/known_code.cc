@@ -75,6 +75,7 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"
      "_?PyVectorcall_*|_?PyType_*|_?PyIter_*|_?PyGen_*|_?PyCoro_*",
      "", "python|python#|python#.#|%/python|%/python#|%/python#.#|%/lib-dynload/%"},
+    {CodeRole::kRuntime, "GoogleTest", "libgtest*|libgmock*", "testing::%|void testing::%|bool testing::%", "", ""},
     {CodeRole::kRuntime, "hbmprof", "libhbmprof*", "hbmprof::%|hbmprof_*", "hbmprof", ""},
     {CodeRole::kRuntime, "C++ runtime",
      "libstdc++|libsupc++|libc++|libc++abi|libgcc_s|libunwind|libgomp|libi?omp|libi?omp#",

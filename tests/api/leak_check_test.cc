@@ -58,6 +58,18 @@ TEST_F(LeakCheckTest, FailsWithTheStackOfALeakOf256Bytes) {
   ASSERT_TRUE(allocator_.Free(page).ok());
 }
 
+// Failed before: the new device had the addresses of the old one, so its buffer replaced the record of the first leak.
+TEST_F(LeakCheckTest, FindsTheLeakOfACallSiteThatHasLeakedOnAnEarlierDevice) {
+  for (int i = 0; i < 3; ++i) {
+    const std::unique_ptr<SimulatedDevice> device = SimulatedDevice::Create({}).value();
+    TrackingAllocator allocator(*device, "pages", profiler_);
+    LeakCheck leaks(profiler_);
+    AllocatePage(allocator, 256);
+    EXPECT_EQ(leaks.LeakedBytes(), 256) << i;
+    leaks.Dismiss();
+  }
+}
+
 TEST_F(LeakCheckTest, NamesPythonFunctions) {
   const LeakCheck leaks(profiler_);
   const uintptr_t stack[] = {internal::InternNamedFrame("Cache.grow", "cache.py", 26, 20),

@@ -270,6 +270,34 @@ TEST_F(LiveLeaksTest, RunningProcessCanBeHelped) {
                                  HasSubstr("3. FULL_SOON  GPU:0 is full in 1")));
 }
 
+// The growth of the present load, such as a cache that fills more and more slowly, is not that of leaks.
+TEST_F(LiveLeaksTest, TimeUntilFullIsThatOfLeaksAndThatOfAllGrowth) {
+  ProfileMaker maker;
+  maker.Comment("hbmprof version=1 pid=4242 uptime=63");
+  maker.Comment("device GPU:0 space=device in_use=508000 peak=508000 limit=1508000");
+  hbmprof::pprof::Ages& leak = *maker.Sample({maker.Frame("f")}, {64, 64000}, {{"device", "GPU:0"}}).mutable_ages();
+  leak.mutable_born_bytes()->Resize(64, 1000);
+  leak.mutable_born_counts()->Resize(64, 1);
+  hbmprof::pprof::Ages& cache = *maker.Sample({maker.Frame("g")}, {148, 444000}, {{"device", "GPU:0"}}).mutable_ages();
+  for (int i = 0; i < 64; ++i) {
+    const int count = i < 21 ? 4 : i < 42 ? 2 : 1;
+    cache.add_born_counts(count);
+    cache.add_born_bytes(3000 * count);
+  }
+  const Channel channel(sockets_, {maker.Bytes()});
+  const CommandResult explain = RunTool({"explain", "broken", "--json"}, {"HBMPROF_SOCKET_DIR=" + sockets_});
+  const nlohmann::json json = nlohmann::json::parse(explain.out, nullptr, false);
+  ASSERT_TRUE(json.is_object()) << explain.err;
+  ASSERT_EQ(json["findings"].size(), 3u) << explain.out;
+  const nlohmann::json full = json["findings"][1];
+  EXPECT_EQ(full["code"], "FULL_SOON");
+  EXPECT_EQ(json["findings"][2]["code"], "GROWS");
+  EXPECT_NEAR(full["seconds_to_limit"].get<double>(), 1000, 30);
+  EXPECT_NEAR(full["seconds_at_load"].get<double>(), 250, 15);
+  EXPECT_THAT(full["sentence"].get<std::string>(), HasSubstr("; at the present load in 4."));
+  EXPECT_EQ(SchemaProblem(nlohmann::json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json")), json), "");
+}
+
 // A server that has nothing in use between two requests keeps nothing.
 TEST_F(LiveLeaksTest, RunningProcessThatHoldsNothingIsHealthy) {
   ProfileMaker maker({{"alloc_space", "bytes"}, {"inuse_objects", "count"}, {"inuse_space", "bytes"}});

@@ -396,6 +396,8 @@ TEST(Top, SumOverSeveralLinesHasNoLine) {
   maker.Sample({maker.Frame("lines", "/src/a.py", 3), one_line, main}, {1, 10});
   maker.Sample({maker.Frame("files", "/src/a.py", 4), one_line, maker.Frame("main", "/src/a.py", 10)}, {1, 10});
   maker.Sample({maker.Frame("files", "/src/b.py", 4), one_line, main}, {1, 10});
+  maker.Sample({maker.Frame("builds", "/new/folder/d.cc", 7), main}, {1, 10});
+  maker.Sample({maker.Frame("builds", "/src/d.cc", 7), main}, {1, 10});
   maker.Sample({maker.Frame("flat", "/src/c.py", 5), main}, {1, 10});
   maker.Sample({one_line, maker.Frame("flat", "/src/c.py", 6), main}, {1, 10});
   const std::string path = ScratchDir() + "/lines.pb.gz";
@@ -403,11 +405,9 @@ TEST(Top, SumOverSeveralLinesHasNoLine) {
   std::map<std::string, std::string> where;
   const nlohmann::json top = ToolJson({"top", path});
   for (const auto& row : top["rows"]) where[row["function"]] = row["where"];
-  const std::map<std::string, std::string> expected = {{"one_line", "/src/a.py:1"},
-                                                       {"main", "/src/a.py"},
-                                                       {"lines", "/src/a.py"},
-                                                       {"files", "several files"},
-                                                       {"flat", "/src/c.py:5"}};
+  const std::map<std::string, std::string> expected = {{"one_line", "/src/a.py:1"}, {"main", "/src/a.py"},
+                                                       {"lines", "/src/a.py"},      {"files", "several files"},
+                                                       {"builds", ".../d.cc:7"},    {"flat", "/src/c.py:5"}};
   EXPECT_EQ(where, expected);
   where.clear();
   const nlohmann::json tree = ToolJson({"top", "--tree", path});

@@ -47,7 +47,8 @@ absl::StatusOr<int> RunBudget(const BudgetOptions& options) {
   }
   const std::string text = TextOf(budget);
   RETURN_IF_ERROR(WriteOutput(options.output, text));
-  PrintFile(options.output, text.size(), false, Cat(": ", Bytes(*budget.total), " in ", held.size(), " call stacks"));
+  PrintFile(options.output, text.size(), false,
+            Cat(": ", Bytes(*budget.total), " in ", held.size(), held.size() == 1 ? " call stack" : " call stacks"));
   return kSuccess;
 }
 

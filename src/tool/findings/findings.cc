@@ -315,22 +315,28 @@ class Finder {
     }
     for (const auto& [memory, rates] : by_memory) {
       const Device* const device = DeviceNamed(memory);
-      const bool is_leak = rates.first > 0;
-      const double per_second = is_leak ? rates.first : rates.second;
-      if (device == nullptr || unit_ != "bytes" || per_second <= 0) continue;
-      const std::optional<int64_t> left = Headroom(*device);
-      if (!left.has_value()) continue;
-      const double seconds = std::max(0.0, static_cast<double>(*left) / per_second);
-      if (seconds > kSoonSeconds) continue;
+      const std::optional<int64_t> left = device == nullptr ? std::nullopt : Headroom(*device);
+      const auto [leaks, all] = rates;
+      if (!left.has_value() || unit_ != "bytes" || all <= 0) continue;
+      const auto seconds_at = [&](double per_second) { return std::max(0.0, static_cast<double>(*left) / per_second); };
+      if (seconds_at(all) > kSoonSeconds) continue;
+      const bool is_leak = leaks > 0;
+      const double per_second = is_leak ? leaks : all;
+      // The sum of the leaks' rates can be rounded in another way.
+      const bool is_more = all > 1.1 * per_second;
       Finding& finding = Add(FindingCode::kFullSoon, memory, is_leak ? Sure::kMedium : Sure::kLow,
-                             {Cat(memory, " is full in ", FormatDuration(seconds), ": ", Bytes(*left), " of ",
-                                  Bytes(*device->Number("limit")), " are left, and ",
-                                  is_leak ? "leaks take " : "growth takes ", RateText(per_second, unit_)),
+                             {Cat(memory, " is full in ", FormatDuration(seconds_at(per_second)), ": ", Bytes(*left),
+                                  " of ", Bytes(*device->Number("limit")), " are left, and ",
+                                  is_leak ? "leaks take " : "growth takes ", RateText(per_second, unit_),
+                                  is_more ? Cat("; at the present load in ", FormatDuration(seconds_at(all)),
+                                                ": with other growth ", RateText(all, unit_))
+                                          : ""),
                               "it assumes that the growth goes on as before",
                               "restart the program before that time, until the growth is repaired", Command("top")});
       finding.bytes = *left;
       finding.per_second = per_second;
-      finding.seconds_to_limit = seconds;
+      finding.seconds_to_limit = seconds_at(per_second);
+      finding.seconds_at_load = seconds_at(all);
       finding.unknown["per_count"] = "it is a rate of the device";
     }
   }

@@ -53,6 +53,7 @@ Json FindingJson(const Finding& finding, size_t number) {
   rounded("per_count", finding.per_count);
   if (finding.per_count.has_value()) json["counter"] = finding.counter;
   rounded("seconds_to_limit", finding.seconds_to_limit);
+  if (finding.code == FindingCode::kFullSoon) rounded("seconds_at_load", finding.seconds_at_load);
   if (finding.code == FindingCode::kIdlePool) number_of("returnable", JsonOf(finding.returnable), false);
   if (finding.is_advice) json["advice"] = true;
   if (!unknown.empty()) json["unknown"] = ObjectOf(std::move(unknown));
@@ -75,6 +76,7 @@ Json SourceJson(const Findings& findings) {
     Json& parts = entry["parts"] = Json::object();
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }
+  if (!findings.phases.empty()) json["phases"] = PhasesJson(findings.phases);
   const auto of_ours = [&](Json value) { return findings.is_ours ? std::move(value) : Json(); };
   json["trust"] = {{"recording", of_ours(findings.off_since.empty())},
                    {"since_start", of_ours(findings.is_since_start && findings.off_since.empty())},

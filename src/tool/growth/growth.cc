@@ -90,9 +90,9 @@ class SiteJudge {
                                              age > 1 ? "up to " : "less than ", FormatDuration(age));
     if (!has_course) {
       site.growth = static_cast<int64_t>(life.kept_bytes);
-      // A counter counts from the start, as the kept buffers do.
+      // A counter counts from the start until now, but the youngest buffers are not among those that were kept.
       const double count = series_.counts.empty() ? 0 : series_.counts[series_.end - 1];
-      if (count > 0) site.per_count = life.kept_bytes / count;
+      if (count > 0) site.per_count = (life.kept_bytes + life.per_second * life.settled) / count;
     }
     const bool is_leak = life.finding == Finding::kLeak;
     if (is_leak && has_course && site.growth <= 0) {

@@ -90,7 +90,12 @@ class Frames {
 void JoinPosition(const std::string& position, std::string& known) {
   if (position == known) return;
   const std::string file = position.substr(0, position.rfind(':'));
-  known = file == known.substr(0, known.rfind(':')) ? file : kSeveralFiles;
+  const size_t name = position.rfind('/') + 1;
+  if (absl::EndsWith(known, "/" + position.substr(name))) {  // the same line, built in another folder
+    known = ".../" + position.substr(name);
+  } else {
+    known = file == known.substr(0, known.rfind(':')) ? file : kSeveralFiles;
+  }
 }
 
 absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) {
