@@ -4,6 +4,7 @@ include(CMakePackageConfigHelpers)
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/deploy)
 install(FILES skills/hbmprof/SKILL.md DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/skills/hbmprof)
 # Programs load this library by its path, so it is no part of the CMake package.
 install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)

@@ -290,7 +290,7 @@ TEST_F(BudgetTest, NoAnswerIsExitCodeTwo) {
        "dropped.pb.gz: some allocations were not recorded"},
       {Profile("off.pb.gz", {{"f < main", kMiB}}, 10,
                "warning text=Recording%20was%20off%20from%202026-01-02%20to%202026-01-03"),
-       "off.pb.gz: some allocations were not recorded"},
+       "off.pb.gz: Recording was off from 2026-01-02 to 2026-01-03"},
       {dir_ + "/none.pb.gz", "none.pb.gz"}};
   for (const auto& [profile, message] : cases) {
     for (const CommandResult& result : {Diff(profile), RunTool({"budget", profile})}) {

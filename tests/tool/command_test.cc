@@ -375,11 +375,11 @@ TEST(Usage, TopSaysWhatIsMissing) {
 }
 
 // A process without a control channel.
-TEST(Usage, AProcessWithoutHbmprofCanBeAttached) {
+TEST(Usage, AProcessWithoutAControlChannelCanLinkHbmprof) {
   const std::string id = std::to_string(getpid());
   const CommandResult top = RunTool({"top", id}, {"HBMPROF_SOCKET_DIR=" + ScratchDir()});
   EXPECT_EQ(top.exit_code, 2);
-  EXPECT_THAT(top.err, HasSubstr("process " + id + " runs without hbmprof: `hbmprof attach " + id + "` begins to"));
+  EXPECT_THAT(top.err, HasSubstr("process " + id + " has no control channel: it has not used CUDA yet; or it links"));
 }
 
 // An option has one meaning in all commands.

@@ -163,6 +163,38 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
             sentence);
 }
 
+// Failed before: a leak of 64 kB in a function that also started kernels was one of megabytes.
+TEST_F(ExplainTest, KernelCodeIsNoLeak) {
+  ProfileMaker maker = HealthyProfile();
+  AddLeak(1000, maker, "pytorch", 7);
+  hbmprof::pprof::Ages& ages =
+      *maker
+           .Sample({maker.Frame("Keep", "/src/keep.cc", 7), maker.Frame("Serve"), maker.Frame("main")},
+                   {64, 64'000'000, 64, 64'000'000}, {{"device", "GPU:0"}, {"kind", "executable"}})
+           .mutable_ages();
+  for (int i = 0; i < 64; ++i) {
+    ages.add_born_counts(1);
+    ages.add_born_bytes(1'000'000);
+  }
+  const std::string path = Write(maker);
+  const json leak = Find(Explain({path}), "LEAK");
+  EXPECT_NEAR(leak["bytes"].get<double>(), 64'000, 6'000);
+  EXPECT_THAT(leak["action"].get<std::string>(), HasSubstr("these tensors"));
+}
+
+// The code of a module has no caller.
+TEST_F(ExplainTest, LeakWithoutACallerHasItsLine) {
+  ProfileMaker maker = HealthyProfile();
+  hbmprof::pprof::Ages& ages =
+      *maker.Sample({maker.Frame("<module>", "/src/leak.py", 11)}, {64, 64'000, 64, 64'000}, {{"device", "GPU:0"}})
+           .mutable_ages();
+  for (int i = 0; i < 64; ++i) {
+    ages.add_born_counts(1);
+    ages.add_born_bytes(1000);
+  }
+  EXPECT_THAT(RunTool({"explain", Write(maker)}).out, HasSubstr("\n   at /src/leak.py:11\n"));
+}
+
 TEST_F(ExplainTest, ShowsPhasesWithWhatTheProgramExpects) {
   ProfileMaker maker = HealthyProfile();
   maker.Comment("counter requests value=128");

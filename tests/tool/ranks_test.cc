@@ -109,6 +109,24 @@ TEST(Ranks, ComparesPeaksIfMostWasFreed) {
   EXPECT_EQ(Ranks({write(0, 1, 10)}, {"--type", "inuse_space"})["type"], "inuse_space");
 }
 
+// Failed before: the idle memory of the pool was the row, while top shows the peak.
+TEST(Ranks, EndedRanksWithIdlePoolsAreComparedAtTheirPeak) {
+  const std::string dir = ScratchDir();
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 3; ++rank) {
+    ProfileMaker maker({{"inuse_space", "bytes"}, {"peak_space", "bytes"}});
+    const int64_t bytes = (rank == 1 ? 160 : 100) * kMiB;
+    maker.Sample({maker.Frame("Model.__init__")}, {0, bytes});
+    maker.Sample({maker.Frame("[idle memory of pytorch]")}, {bytes, 0}, {{"kind", "pool"}});
+    maker.Comment("environment RANK=" + std::to_string(rank));
+    paths.push_back(dir + "/" + std::to_string(rank) + ".pb.gz");
+    maker.Write(paths.back());
+  }
+  const nlohmann::json ranks = Ranks(paths);
+  EXPECT_EQ(ranks["type"], "peak_space");
+  EXPECT_EQ(ranks["rows"][0]["function"], "Model.__init__");
+}
+
 // As in the rows of top.
 TEST(Ranks, PositionIsThatOfAllRanks) {
   const std::string dir = ScratchDir();

@@ -253,6 +253,13 @@ TEST(Moment, DamageIsReported) {
   const CommandResult explain = RunTool({"explain", file});
   EXPECT_THAT(explain.err, HasSubstr(file + ": the last "));
   EXPECT_THAT(explain.out, HasSubstr("INCOMPLETE  the data are not complete: the last "));
+  // Failed before: a check passed, and JSON did not say that data are missing.
+  EXPECT_EQ(RunTool({"diff", "--fail-over", "1GiB", file + "@0s", file}).exit_code, 2);
+  EXPECT_EQ(RunTool({"budget", file, "-o", file + ".budget"}).exit_code, 2);
+  for (const char* command : {"top", "timeline"}) {
+    const nlohmann::json json = nlohmann::json::parse(RunTool({command, file, "--json"}).out, nullptr, false);
+    EXPECT_EQ(json["problems"].size(), 2u) << json;
+  }
   const CommandResult result = RunTool({"dump", file, "-o", file + ".pb.gz"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("do not begin with a whole block, so the recording ends at byte"));

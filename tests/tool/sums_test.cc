@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <regex>
@@ -396,8 +397,6 @@ TEST(Top, SumOverSeveralLinesHasNoLine) {
   maker.Sample({maker.Frame("lines", "/src/a.py", 3), one_line, main}, {1, 10});
   maker.Sample({maker.Frame("files", "/src/a.py", 4), one_line, maker.Frame("main", "/src/a.py", 10)}, {1, 10});
   maker.Sample({maker.Frame("files", "/src/b.py", 4), one_line, main}, {1, 10});
-  maker.Sample({maker.Frame("builds", "/new/folder/d.cc", 7), main}, {1, 10});
-  maker.Sample({maker.Frame("builds", "/src/d.cc", 7), main}, {1, 10});
   maker.Sample({maker.Frame("flat", "/src/c.py", 5), main}, {1, 10});
   maker.Sample({one_line, maker.Frame("flat", "/src/c.py", 6), main}, {1, 10});
   const std::string path = ScratchDir() + "/lines.pb.gz";
@@ -405,9 +404,11 @@ TEST(Top, SumOverSeveralLinesHasNoLine) {
   std::map<std::string, std::string> where;
   const nlohmann::json top = ToolJson({"top", path});
   for (const auto& row : top["rows"]) where[row["function"]] = row["where"];
-  const std::map<std::string, std::string> expected = {{"one_line", "/src/a.py:1"}, {"main", "/src/a.py"},
-                                                       {"lines", "/src/a.py"},      {"files", "several files"},
-                                                       {"builds", ".../d.cc:7"},    {"flat", "/src/c.py:5"}};
+  const std::map<std::string, std::string> expected = {{"one_line", "/src/a.py:1"},
+                                                       {"main", "/src/a.py"},
+                                                       {"lines", "/src/a.py"},
+                                                       {"files", "several files"},
+                                                       {"flat", "/src/c.py:5"}};
   EXPECT_EQ(where, expected);
   where.clear();
   const nlohmann::json tree = ToolJson({"top", "--tree", path});
@@ -432,6 +433,35 @@ TEST(Top, FunctionsOfPythonWithOtherFirstLinesHaveRowsOfTheirOwn) {
   const nlohmann::json top = ToolJson({"top", path});
   for (const auto& row : top["rows"]) rows[row["where"]] = row["flat"];
   EXPECT_EQ(rows, (std::map<std::string, int64_t>{{"/src/layers.py:11", 100}, {"/src/layers.py:21", 1030}}));
+}
+
+// Failed before: no function matched, because its first line or its folder was another one.
+TEST(Diff, FunctionsOfTwoVersionsInTwoFoldersMatch) {
+  const std::string dir = ScratchDir();
+  const auto write = [&](const std::string& folder, int64_t moved, int64_t bytes) {
+    ProfileMaker maker;
+    const auto function = [&](const char* name, int64_t line) {
+      return maker.Location(0, 0, {{maker.Function(name, "", folder + "/train.py", line + moved), line + moved + 1}});
+    };
+    maker.Sample({function("Net.forward", 10)}, {1, 100});
+    maker.Sample({function("main", 30)}, {1, bytes});
+    std::filesystem::create_directory(dir + "/" + std::to_string(moved));
+    maker.Write(dir + "/" + std::to_string(moved) + "/one.pb.gz");
+    return dir + "/" + std::to_string(moved);
+  };
+  const std::string base = write("/src", 0, 1000);
+  const std::string now = write("/new/src", 7, 1500);
+  const nlohmann::json diff = ToolJson({"diff", base, now});
+  ASSERT_EQ(diff["rows"].size(), 1u) << diff;
+  EXPECT_EQ(diff["rows"][0]["function"], "main");
+  EXPECT_EQ(diff["rows"][0]["cum"], 500);
+  EXPECT_EQ(diff["rows"][0]["where"], "/new/src/train.py:38") << "where it is now";
+  std::filesystem::copy(base + "/one.pb.gz", base + "/two.pb.gz");
+  const CommandResult two = RunTool({"diff", base, now});
+  EXPECT_EQ(two.exit_code, 2);
+  EXPECT_NE(two.err.find(base + ": has 2 profiles; name the one that is compared, such as " + base + "/two.pb.gz"),
+            std::string::npos)
+      << two.err;
 }
 
 TEST(Top, HeadHasTheWarningsAndThePeakOfTheDevice) {

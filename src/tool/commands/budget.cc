@@ -24,8 +24,8 @@ absl::StatusOr<HeldStacks> ReadHeld(const std::string& command, const std::vecto
   RETURN_IF_ERROR(ApplyView(command, view, **profiles));
   ASSIGN_OR_RETURN(HeldStacks held, HeldAtPeak(**profiles, view.known));
   // A program that ended before its work is not within its budget.
-  if (held.empty()) return NotFound(files[0], ": no device memory was in use at the peak");
   RETURN_IF_ERROR(CheckIsComplete(**profiles));
+  if (held.empty()) return NotFound(files[0], ": no device memory was in use at the peak");
   return held;
 }
 

@@ -110,12 +110,21 @@ std::string NewRunName() {
              absl::StrFormat("-%08x", static_cast<unsigned>(random())));
 }
 
-absl::Status CheckIsComplete(const ProfileSet& profiles) {
+absl::Status CheckIsUndamaged(const ProfileSet& profiles) {
   for (const ProfileSet::File& file : profiles.files()) {
-    if (file.info.Dropped() == 0 && absl::c_none_of(file.info.warnings, IsPause)) continue;
-    return InvalidArgument(file.path, ": some allocations were not recorded");
+    const auto damage = absl::c_find_if(file.info.warnings, IsDamage);
+    if (damage != file.info.warnings.end()) return InvalidArgument(file.path, ": ", *damage);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckIsComplete(const ProfileSet& profiles) {
+  for (const ProfileSet::File& file : profiles.files()) {
+    const auto pause = absl::c_find_if(file.info.warnings, IsPause);
+    if (pause != file.info.warnings.end()) return InvalidArgument(file.path, ": ", *pause);
+    if (file.info.Dropped() > 0) return InvalidArgument(file.path, ": some allocations were not recorded");
+  }
+  return CheckIsUndamaged(profiles);
 }
 
 absl::Status SetOutputVariables(const OutputOptions& options, const std::string& folder, const std::string& run,

@@ -37,7 +37,9 @@ absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::
 std::string ValueOf(const CLI::Option& option);
 std::string DescriptionOf(const CLI::Option& option);
 
-// Returns kInvalidArgument if allocations are missing in a profile: recording is or was off, or a limit was reached.
+// Returns kInvalidArgument if a profile is of a recording in which events are missing, because it is damaged.
+absl::Status CheckIsUndamaged(const ProfileSet& profiles);
+// The same, and if allocations are missing because recording is or was off, or because a limit was reached.
 absl::Status CheckIsComplete(const ProfileSet& profiles);
 
 // Compares the peak of `options.files` with the budget in the file `path`. `format`: text, json, junit or markdown.

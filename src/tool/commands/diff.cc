@@ -89,7 +89,8 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   ASSIGN_OR_RETURN(SumsQuery query, ReadQuery("diff", files, options));
   const std::optional<size_t> in_use = query.profiles.FindType("inuse_space");
   const std::optional<size_t> peak = query.profiles.FindType("peak_space");
-  if (options.type.empty() && in_use.has_value() && peak.has_value() && !options.Names(kLibraryLabel)) {
+  if (options.type.empty() && !query.all_freed && in_use.has_value() && peak.has_value() &&
+      !options.Names(kLibraryLabel)) {
     // If the ranks had freed most of their memory, their peaks say more. What only the driver knows has no peak.
     double now = 0;
     double at_peak = 0;
@@ -150,7 +151,11 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
     if (options.after.empty()) return InvalidArgument("SOURCE or --after is required");
     options.files = {options.base};
   }
-  std::vector<std::string> files = {options.base};
+  ASSIGN_OR_RETURN(std::vector<std::string> files, ProfilesIn(options.base));
+  if (files.size() > 1) {
+    return InvalidArgument(options.base, ": has ", files.size(), " profiles; name the one that is compared, such as ",
+                           files.back());
+  }
   files.insert(files.end(), options.files.begin(), options.files.end());
   double seconds = 0;
   if (!options.after.empty()) {
@@ -162,6 +167,7 @@ absl::StatusOr<int> RunDiff(DiffOptions& options) {
   };
   ASSIGN_OR_RETURN(const SumsQuery query, ReadQuery("diff", files, options, 1, wait));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, query.unit));
+  if (!options.fail_over.empty()) RETURN_IF_ERROR(CheckIsUndamaged(query.profiles));
   const Sums sums(query.profiles, {{0, 1}, {1, query.profiles.files().size()}}, query.type, query.grouping);
   // As in pprof, shares are relative to the base, or to the new profile if the base is 0.
   const int64_t total = sums.total()[0] != 0 ? sums.total()[0] : sums.total()[1];

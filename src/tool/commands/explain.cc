@@ -17,7 +17,7 @@ constexpr size_t kShownSources = 8;
 struct ExplainOptions : ViewOptions {
   std::vector<std::string> sources;
   std::string counter;
-  size_t rows = 6;
+  size_t rows = 5;
   bool json = false;
 };
 

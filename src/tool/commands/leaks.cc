@@ -10,8 +10,8 @@ struct LeaksOptions : ViewOptions {
   std::string type;
   std::string per;
   std::string fail_over;
-  size_t rows = 10;
-  size_t frames = 8;
+  size_t rows = 5;
+  size_t frames = 6;
   bool all = false;
   bool json = false;
 };
@@ -62,7 +62,7 @@ Answer AnswerOf(const LeaksOptions& options, const Result& result) {
       lines.push_back(Cat(stack[f].name, position.empty() ? "" : " ", position));
       table.Add({"     ", stack[f].name, position});
     }
-    finding.callers.clear();  // they are in the stack
+    finding.callers = finding.position = "";  // they are in the stack
     answer.text += FindingText(finding, i + 1) + table.Text(TerminalColumns());
     if (frames == stack.size()) continue;
     answer.text += Cat("       ... ", stack.size() - frames, " more callers (--frames 0 shows all)\n");
@@ -86,7 +86,11 @@ absl::StatusOr<int> RunLeaks(const LeaksOptions& options) {
   ASSIGN_OR_RETURN(Program program, ReadProgram("leaks", options.files));
   ASSIGN_OR_RETURN(const Findings found, JudgeProgram("leaks", options, options.type, options.per, program));
   ASSIGN_OR_RETURN(const int64_t limit, FailOverLimit(options.fail_over, found.unit));
-  if (!found.not_judged.empty()) return InvalidArgument(found.not_judged);
+  if (!found.not_judged.empty()) {
+    return InvalidArgument(found.off_since.empty() ? "" : Cat("recording has been off since ", found.off_since, "; "),
+                           found.not_judged);
+  }
+  if (!options.fail_over.empty()) RETURN_IF_ERROR(CheckIsUndamaged(program.profiles));
 
   Result result = {program.profiles, found, {}, {}};
   for (const Finding& finding : found.findings) {

@@ -197,6 +197,7 @@ Json ToJson(const OpenedRecording& recording, const Timeline& timeline, size_t s
                {"start_unix_nanos", tables.start_unix_nanos},
                {"seconds", InSeconds(timeline.duration)},
                {"events", recording.reader->event_count()}};
+  if (const std::vector<std::string> gaps = GapsOf(*recording.reader); !gaps.empty()) json["problems"] = gaps;
   Json& instants = json["instants"] = Json::array();
   for (const int64_t time : timeline.times) instants.push_back(InSeconds(time));
   Json& memories = json["memories"] = Json::array();

@@ -188,7 +188,7 @@ class Finder {
       const auto text = [&](const char* key) { return profiles_.LabelText(now_.samples[s].labels, key); };
       const auto place = largest.find({now_.samples[s].stack, text("device")});
       const int64_t value = profiles_.Value(now_, s, type_);
-      if (place == largest.end() || value <= place->second.first) continue;
+      if (place == largest.end() || value <= place->second.first || text("kind") == "executable") continue;
       place->second = {value, text("shape").empty() ? text("allocator") : "xla"};
     }
     return largest;
@@ -399,7 +399,8 @@ class Finder {
           Add(FindingCode::kIdlePool, device.name, Sure::kHigh,
               {Cat(Bytes(idle), " of the ", Bytes(pool), " in ", title, " on ", device.name, " are idle"),
                Cat("the pool has reserved them from the device, and has not handed them out; ", can_return),
-               framework.idle, Command(can_replay ? "simulate" : "top -t reserved_space -w kind=pool")});
+               returnable == 0 ? framework.split : framework.idle,
+               Command(can_replay ? "simulate" : "top -t reserved_space -w kind=pool")});
       finding.bytes = idle;
       finding.returnable = returnable;
       finding.unknown["returnable"] = "a profile does not say which segments have live blocks";
@@ -512,9 +513,9 @@ class Finder {
   void AddWarnings(const ProfileSet::File& file) {
     const bool is_last = &file == &profiles_.files()[series_.files.back()];
     for (const std::string& warning : file.info.warnings) {
-      const size_t failed = warning.find("ut of memory on ");
+      const size_t failed = warning.find(kOutOfMemory);
       if (failed != std::string::npos) {
-        const size_t begin = failed + 16;
+        const size_t begin = failed + sizeof(kOutOfMemory) - 1;
         std::string device = warning.substr(begin, warning.find_first_of(",; ", begin) - begin);
         if (!device.empty() && device.back() == ':') device.pop_back();
         AddFailure(device, warning, is_last ? Command("top") : "hbmprof top " + SourcesText({file.path}), is_last);

@@ -107,11 +107,9 @@ std::string FindingText(const Finding& finding, size_t number) {
   std::string text =
       Cat(Colored(Cat(number, finding.is_advice ? ". advice: " : ". ", FindingName(finding.code)), tone), "  ",
           finding.process.empty() ? "" : Visible(finding.process) + ": ", Visible(finding.sentence), "\n");
-  if (!finding.callers.empty()) {
-    text +=
-        Cat("   at ",
-            Visible(Cat(finding.position, finding.position.empty() ? "" : ", ", "called by ", finding.callers)), "\n");
-  }
+  const std::string callers = finding.callers.empty() ? "" : "called by " + finding.callers;
+  const std::string at = Cat(finding.position, finding.position.empty() || callers.empty() ? "" : ", ", callers);
+  if (!at.empty()) text += Cat("   at ", Visible(at), "\n");
   return Cat(text, "   why: ", Visible(finding.evidence), " (",
              is_sure ? "sure" : "sure: ", is_sure ? "" : SureName(finding.sure), ")\n   do: ", Visible(finding.action),
              "\n   next: ", Visible(finding.next), "\n");

@@ -192,6 +192,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
   std::vector<std::string> keys = by;
   keys.emplace_back("device");
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(keys);
+  const ProfileSet::LabelGroups kinds = profiles.GroupLabels({"kind"});
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
   const std::optional<size_t> live = profiles.FindType("inuse_objects");
   const SiteJudge judge(profiles, series, type);
@@ -202,6 +203,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     for (size_t s = 0; s < file.samples.size(); ++s) {
       const ProfileSet::Sample& sample = file.samples[s];
       if (has_no_verdict[sample.stack]) continue;
+      // Kernels that the driver has loaded stay until the end.
+      if (kinds.values[kinds.of_set[sample.labels]][0] == "executable") continue;
       const uint32_t group = groups.of_set[sample.labels];
       const auto [entry, is_new] = numbers.try_emplace({sample.stack, group}, sites.size());
       if (is_new) {

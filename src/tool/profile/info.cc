@@ -43,6 +43,11 @@ bool IsPause(const std::string& warning) {
   return warning.rfind("Recording was off ", 0) == 0 || !OffSince({warning}).empty();
 }
 
+bool IsDamage(const std::string& warning) {
+  const auto contains = [&](const char* part) { return absl::StrContains(warning, part); };
+  return contains("is damaged") || contains("recording ends at byte") || contains("events are missing");
+}
+
 std::string OffSince(const std::vector<std::string>& warnings) {
   constexpr std::string_view kBegin = "Recording has been off since ";
   for (const std::string& warning : warnings) {

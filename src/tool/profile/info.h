@@ -48,8 +48,12 @@ struct ProfileInfo {
   std::optional<int64_t> UptimeSeconds() const;
 };
 
+// In the warning of an allocation that failed, before the name of the memory.
+inline constexpr char kOutOfMemory[] = "ut of memory on ";
 // Returns whether a warning of a process says that recording is off, or was off.
 bool IsPause(const std::string& warning);
+// Returns whether a warning says that events are missing in the recording from which the profile was made.
+bool IsDamage(const std::string& warning);
 // Returns the time since when the process has not recorded, as one of its warnings (Snapshot::warnings) says; "" if it
 // records.
 std::string OffSince(const std::vector<std::string>& warnings);

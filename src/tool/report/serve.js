@@ -23,12 +23,13 @@ const failed = new Map();
 // What hbmprof explain says of the process.
 function verdict(process) {
   if (!process.explain) return failed.has(process.id) ? [element("p", {class: "muted"}, failed.get(process.id).message)] : [];
-  const {findings, more, trust} = process.explain;
+  const {findings, more, trust, seconds} = process.explain;
+  const asOf = process.seconds - seconds > 90 ? ` (as of ${time(process.seconds - seconds)} before)` : "";
   return [
     ...findings.map(finding => element("p", {},
       findingTag(finding), " " + finding.sentence + ". ", element("span", {class: "muted"}, "What to do: " + finding.action + "."))),
     ...(more > 0 ? [element("p", {class: "muted"}, `and ${more} more: see the report`)] : []),
-    element("p", {class: "muted"}, trust)];
+    element("p", {class: "muted"}, trust + asOf)];
 }
 
 function stateOf(process) {

@@ -314,13 +314,18 @@ std::string NoProcessText(const std::string& pid_or_name, const std::string& dir
                is_others ? Cat(", as user ", info.st_uid, ", to whom the process belongs, or as root") : "");
   }
   std::ifstream maps(process + "/maps");
+  bool has_driver = false;
   for (std::string line; std::getline(maps, line);) {
+    has_driver = has_driver || line.find("/libcuda.so") != std::string::npos;
     const bool has_library = line.find("/libhbmprof") != std::string::npos;
     if (!has_library || line.find("/libhbmprof_c.so") != std::string::npos) continue;  // that one records no calls
     return Cat(name, " has loaded hbmprof, but has no control channel: it has made no CUDA call yet, or was started ",
                "with HBMPROF=0 or without HBMPROF_SOCKET_DIR, which `hbmprof run` sets");
   }
-  return Cat(name, " runs without hbmprof: `hbmprof attach ", running.front(), "` begins to record it");
+  return Cat(name, " has no control channel: ",
+             has_driver ? Cat("`hbmprof attach ", running.front(), "` begins to record it")
+                        : "it has not used CUDA yet; or it links hbmprof, and was started with HBMPROF=0 or without "
+                          "HBMPROF_SOCKET_DIR");
 }
 
 bool AnswerBudget::Lease::Take(int64_t bytes) {

@@ -1,5 +1,6 @@
 #include "src/tool/sums/sums.h"
 
+#include <set>
 #include <tuple>
 
 namespace hbmprof::tool {
@@ -9,8 +10,10 @@ namespace {
 // same node.
 class Frames {
  public:
-  Frames(const ProfileSet& profiles, Grouping::Frames how) : profiles_(profiles), how_(how) {
+  Frames(const ProfileSet& profiles, const std::vector<Column>& columns, Grouping::Frames how)
+      : profiles_(profiles), how_(how) {
     nodes_.resize(profiles.locations().size());
+    for (const Column& column : columns) FindNamesakes(column);
     for (size_t i = 0; i < nodes_.size(); ++i) {
       const ProfileSet::Location& location = profiles.locations()[i];
       if (location.frames.empty()) nodes_[i].push_back({NodeOf({0, location.object, 0, 0, 0}, location), 0});
@@ -46,16 +49,38 @@ class Frames {
 
  private:
   // The properties that distinguish nodes, as in pprof's graph: the name, the binary, the source file, the line, and
-  // the first line of a function of Python. Code without a function name is distinguished by its binary.
+  // the first line of functions with the same name in one file. Code without a function name is distinguished by its
+  // binary.
   using Key = std::tuple<ProfileSet::String, ProfileSet::String, ProfileSet::String, int64_t, int64_t>;
 
   Key KeyOf(const ProfileSet::Function& function, const ProfileSet::Frame& frame,
             const ProfileSet::Location& location) const {
     const ProfileSet::String name = how_ != Grouping::Frames::kFiles ? function.name : 0;
-    // JAX's own profiles name all methods of a file without their classes.
-    const bool is_first_line_needed = name == 0 || absl::EndsWith(profiles_.text(function.filename), ".py");
+    const bool is_first_line_needed = name == 0 || namesakes_.count({function.name, function.filename}) > 0;
     return {name, name == 0 ? location.object : 0, how_ != Grouping::Frames::kFunctions ? function.filename : 0,
             how_ == Grouping::Frames::kLines ? frame.line : 0, is_first_line_needed ? function.start_line : 0};
+  }
+
+  // Finds the functions of Python that share their name with others of the same file, in the profiles of one column:
+  // JAX's own profiles name methods without their classes. Another version of the program has other lines.
+  void FindNamesakes(const Column& column) {
+    std::vector<bool> seen(profiles_.locations().size());
+    std::map<std::pair<ProfileSet::String, ProfileSet::String>, int64_t> first_lines;
+    for (size_t f = column.begin; f < column.end; ++f) {
+      for (const ProfileSet::Sample& sample : profiles_.files()[f].samples) {
+        for (const uint64_t location : profiles_.stacks()[sample.stack]) {
+          if (seen[location]) continue;
+          seen[location] = true;
+          for (const ProfileSet::Frame& frame : profiles_.locations()[location].frames) {
+            const ProfileSet::Function& function = profiles_.functions()[frame.function];
+            if (!absl::EndsWith(profiles_.text(function.filename), ".py")) continue;
+            const std::pair key(function.name, function.filename);
+            const auto [entry, is_new] = first_lines.try_emplace(key, function.start_line);
+            if (!is_new && entry->second != function.start_line) namesakes_.insert(key);
+          }
+        }
+      }
+    }
   }
 
   // `location`: where a frame with this key is.
@@ -77,7 +102,8 @@ class Frames {
 
   const ProfileSet& profiles_;
   const Grouping::Frames how_;
-  std::vector<std::vector<Use>> nodes_;  // by location
+  std::set<std::pair<ProfileSet::String, ProfileSet::String>> namesakes_;  // name and file
+  std::vector<std::vector<Use>> nodes_;                                    // by location
   absl::flat_hash_map<Key, uint32_t> numbers_;
   std::vector<Key> keys_;
   std::vector<ProfileSet::String> objects_;  // by node: of its first location
@@ -90,12 +116,7 @@ class Frames {
 void JoinPosition(const std::string& position, std::string& known) {
   if (position == known) return;
   const std::string file = position.substr(0, position.rfind(':'));
-  const size_t name = position.rfind('/') + 1;
-  if (absl::EndsWith(known, "/" + position.substr(name))) {  // the same line, built in another folder
-    known = ".../" + position.substr(name);
-  } else {
-    known = file == known.substr(0, known.rfind(':')) ? file : kSeveralFiles;
-  }
+  known = file == known.substr(0, known.rfind(':')) ? file : kSeveralFiles;
 }
 
 absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) {
@@ -119,9 +140,10 @@ absl::StatusOr<Grouping> Grouping::Parse(const std::vector<std::string>& names) 
 
 class Sums::Builder {
  public:
-  Builder(const ProfileSet& profiles, const Grouping& grouping, bool with_edges, Sums& sums)
+  Builder(const ProfileSet& profiles, const std::vector<Column>& columns, const Grouping& grouping, bool with_edges,
+          Sums& sums)
       : profiles_(profiles),
-        frames_(profiles, grouping.frames),
+        frames_(profiles, columns, grouping.frames),
         has_frames_(grouping.frames != Grouping::Frames::kNone),
         with_edges_(with_edges),
         sums_(sums),
@@ -201,14 +223,19 @@ class Sums::Builder {
           Add(weight, sums_.rows_[row].cum);
         }
         last_position = uses[i].position;
-        if (last_position != 0 && has_change) positions_.try_emplace({row, last_position}, false);
+        if (last_position != 0 && has_change) AddPosition(row, last_position, weight[1] != 0 ? 1 : 0);
         if (with_edges_ && caller.has_value() && *caller != row) AddEdge(*caller, row, weight, i + 1 < uses.size());
         caller = row;
       }
     }
     if (!caller.has_value()) return;
     Add(weight, sums_.rows_[*caller].flat);
-    if (last_position != 0 && has_change) positions_[{*caller, last_position}] = true;
+    if (last_position != 0 && has_change) AddPosition(*caller, last_position, weight[1] != 0 ? 3 : 2);
+  }
+
+  void AddPosition(uint32_t row, uint32_t position, int rank) {
+    int& known = positions_[{row, position}];
+    known = std::max(known, rank);
   }
 
   void AddEdge(uint32_t caller, uint32_t callee, const Values& weight, bool inlined) {
@@ -226,19 +253,19 @@ class Sums::Builder {
   }
 
   void NameRows() {
-    // The positions that count: those with flat bytes; of a row without flat bytes, all.
+    // Those of the highest rank count.
     struct Where {
-      bool has_flat = false;
+      int rank = 0;
       uint32_t position = 0;  // one of them
       bool is_one_line = true;
       bool is_one_file = true;
     };
     std::vector<Where> where(sums_.rows_.size());
-    for (const auto& [key, has_flat] : positions_) {
+    for (const auto& [key, rank] : positions_) {
       Where& now = where[key.first];
-      if (now.position == 0 || has_flat > now.has_flat) {
-        now = {has_flat, key.second};
-      } else if (has_flat == now.has_flat) {
+      if (now.position == 0 || rank > now.rank) {
+        now = {rank, key.second};
+      } else if (rank == now.rank) {
         now.is_one_line = false;
         now.is_one_file = now.is_one_file && frames_.FileOf(now.position) == frames_.FileOf(key.second);
       }
@@ -268,8 +295,9 @@ class Sums::Builder {
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, size_t> weight_numbers_;  // index in `weights_`
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> row_numbers_;   // by (group, node)
   std::vector<uint32_t> row_nodes_;                                            // by row
-  // By (row, position), for positions whose value differs between the columns: whether it is flat.
-  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, bool> positions_;
+  // By (row, position), for positions whose value differs between the columns, a rank: first flat bytes, then bytes of
+  // the second column, where the code is now.
+  absl::flat_hash_map<std::pair<uint32_t, uint32_t>, int> positions_;
   absl::flat_hash_map<std::pair<uint32_t, uint32_t>, uint32_t> edge_numbers_;  // by (caller, callee)
   uint64_t stack_number_ = 0;
   std::vector<uint64_t> seen_;       // by row: the last stack that was added to it
@@ -278,7 +306,7 @@ class Sums::Builder {
 
 Sums::Sums(const ProfileSet& profiles, const std::vector<Column>& columns, size_t type, const Grouping& grouping,
            bool with_edges) {
-  Builder(profiles, grouping, with_edges, *this).Build(columns, type);
+  Builder(profiles, columns, grouping, with_edges, *this).Build(columns, type);
 }
 
 std::vector<Sums::Row> Sums::Rows(bool by_cum) const {

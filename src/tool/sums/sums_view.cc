@@ -32,7 +32,7 @@ std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   std::string text;
   for (const std::string& warning : file.info.warnings) {
     const std::string since = OffSince({warning});
-    const char* const kind = absl::StrContains(warning, "ut of memory on ") ? "" : "INCOMPLETE: ";
+    const char* const kind = absl::StrContains(warning, kOutOfMemory) ? "" : "INCOMPLETE: ";
     text += (since.empty() ? Colored(Cat(kind, Visible(warning)), Tone::kWarning) : OffText(since)) + "\n";
   }
   for (const Comment& tracker : file.info.trackers) {
@@ -134,6 +134,9 @@ Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t
             : i < base_files ? "base  "
                              : "now   ",
             Visible(files[i].path), "  ", FormatTime(files[i].time_nanos), "\n", DeviceLines(files[i], query.exact));
+    for (const std::string& warning : files[i].info.warnings) {
+      if (!absl::StrContains(warning, kOutOfMemory)) answer.json["problems"].push_back(warning);
+    }
     if (OffSince(files[i].info.warnings).empty()) continue;
     answer.json["recording_off"] = true;
     answer.exit_code = kFinding;
