@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 
@@ -10,7 +11,6 @@
 #include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
@@ -90,6 +90,21 @@ absl::StatusOr<Json> Explain(const LiveProcess& process, std::string profile, co
   answer["more"] = more;  // may move `findings`
   answer["seconds"] = process.seconds;
   return answer;
+}
+
+// Returns the token in a file. Error: kInvalidArgument if other users can read the file, or if the token is short.
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  constexpr size_t kLeast = 16;
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return absl::Status(bytes.status().code(), Cat("--token-file ", MessageOf(bytes.status())));
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
+    return InvalidArgument("--token-file ", path, ": every user can read the token; chmod o-r");
+  }
+  const std::string token = bytes->substr(0, bytes->find_last_not_of("\r\n") + 1);
+  if (token.size() >= kLeast) return token;
+  return InvalidArgument("--token-file ", path, ": a token has at least ", kLeast,
+                         " characters; make one with: head -c 20 /dev/urandom | base32");
 }
 
 bool IsLoopback(const std::string& address) {

@@ -11,7 +11,6 @@
 
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/files.h"
@@ -61,7 +60,7 @@ std::string NewFile(const std::string& start, const std::string& suffix) {
 
 SourceParts PartsOf(const std::string& source) {
   struct stat info;
-  if (IsUrl(source) || stat(source.c_str(), &info) == 0) return {source, std::nullopt};
+  if (stat(source.c_str(), &info) == 0) return {source, std::nullopt};
   for (size_t at = source.rfind('@'); at != std::string::npos && at > 0; at = source.rfind('@', at - 1)) {
     std::string file = source.substr(0, at);
     if (stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return {std::move(file), source.substr(at + 1)};
@@ -130,11 +129,8 @@ bool IsRecordingFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
-  if (IsUrl(source)) {
-    ASSIGN_OR_RETURN(std::string answer, HttpGet(source));
-    if (answer[0] != '<') return answer;
-    return InvalidArgument(source, ": is a web page; `hbmprof serve` has profiles at /debug/pprof/heap?pid=ID, or ",
-                           "?name=NAME");
+  if (source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0) {
+    return InvalidArgument("a URL is no source: download the profile first (curl -fsSo profile.pb.gz URL)");
   }
   const SourceParts parts = PartsOf(source);
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts);

@@ -1,6 +1,5 @@
-// Where profiles come from. A source on a command line is a file, standard input ("-"), a URL (http or https), the id
-// or name of a running process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot of PyTorch is
-// read as a recording.
+// Where profiles come from. A source on a command line is a file, standard input ("-"), the id or name of a running
+// process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot of PyTorch is read as a recording.
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
@@ -25,9 +24,9 @@ std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names. A recording without a moment is that of LastStateOf;
-// what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess
-// for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is
-// neither such a file nor such a process.
+// what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process,
+// and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is neither such a file nor such a
+// process; kInvalidArgument for a URL.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
