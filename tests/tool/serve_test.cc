@@ -23,7 +23,6 @@
 
 #include "absl/status/statusor.h"
 #include "src/tool/report/report.h"
-#include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
 #include "tests/support/program_run.h"
 #include "tests/support/running_program.h"
@@ -577,36 +576,6 @@ int RequestAndTakeNothing(int port, const std::string& path) {
   char first;
   EXPECT_EQ(recv(fd, &first, 1, MSG_PEEK), 1);
   return fd;
-}
-
-TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
-  const auto answer = [](const std::string& request) {
-    return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
-  };
-  const FakeProcess process(sockets_, answer);
-  hbmprof::tool::Fleet::Options options;
-  options.directory = sockets_;
-  options.answer_bytes = 48 << 20;
-  hbmprof::tool::Fleet fleet(options);
-  const auto server = ServerWith(10, [&fleet](const HttpRequest&) {
-    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""});
-    HttpResponse response = Body(profile.ok() ? std::move(profile->bytes) : std::string(profile.status().message()));
-    if (profile.ok()) response.held = std::move(profile->held);
-    if (!profile.ok()) response.status = 503;
-    return response;
-  });
-  const std::string path = "/debug/pprof/heap";
-  const int fd = RequestAndTakeNothing(server->port(), path);
-  const HttpAnswer refused = HttpGet(server->port(), path);
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_THAT(refused.body, HasSubstr("other requests hold the memory for answers"));
-  close(fd);
-  int status = 0;
-  for (int i = 0; i < 100 && status != 200; ++i) {
-    status = HttpGet(server->port(), path).status;
-    if (status != 200) usleep(50'000);
-  }
-  EXPECT_EQ(status, 200) << "the first answer has ended";
 }
 
 TEST(HttpServerTest, EndsAlthoughAClientTakesNothing) {

@@ -210,7 +210,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     response_.content_length(answer.body.size());
     response_.body() = std::move(answer.body);
-    held_ = std::move(answer.held);
     stream_.expires_after(Seconds(6 * server_.options.client_seconds));
     const auto end = [self = shared_from_this()](error_code, size_t) {
       error_code ignored;
@@ -230,7 +229,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<std::list<Connection*>::iterator> place_;  // in `reading`
   http::response<http::string_body> response_;
   http::response_serializer<http::string_body> serializer_{response_};
-  std::shared_ptr<const void> held_;
   bool is_accepted_ = false;  // counted in `answering`
 };
 
