@@ -146,13 +146,13 @@ absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
 }
 
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
-                                        const std::function<absl::Status(pprof::Profile&)>& change) {
+                                        const std::function<void()>& after_each) {
   Progress progress(sources.size(), "files read");
   return ProfileSet::ReadEach(sources.size(), [&](size_t i) -> absl::StatusOr<ProfileSet::Named> {
     ASSIGN_OR_RETURN(RawProfile raw, ReadProfile(sources[i]));
     AddLines(raw);
     progress.Advance(1);
-    if (change) RETURN_IF_ERROR(In(sources[i], change(raw.message())));
+    if (after_each) after_each();
     return ProfileSet::Named{sources[i], std::move(raw)};
   });
 }
@@ -163,13 +163,11 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
   if (!options.older.empty()) {
     ASSIGN_OR_RETURN(older, SecondsOf("--older", options.older, 1, 1e9, "a time such as 10m, from 1s to 1e9s"));
   }
-  const auto label = [&](pprof::Profile& profile) {
-    if (after_each) after_each();
-    if (!older.has_value() && !absl::c_linear_search(options.by, kBirthLabel)) return absl::OkStatus();
-    return LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
-  };
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, after_each));
   KeepLastOfEachProcess(command, first, profiles);
+  if (older.has_value() || absl::c_linear_search(options.by, kBirthLabel)) {
+    RETURN_IF_ERROR(profiles.LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0)))));
+  }
   if (!older.has_value()) return MakeQuery(command, std::move(profiles), options);
   profiles.FilterLabels(ProfileSet::Removed::kInTotal,
                         [&](uint32_t labels) { return !profiles.LabelText(labels, kBirthLabel).empty(); });

@@ -47,14 +47,14 @@ bool IsRecordingFile(const std::string& path);
 // Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
 
-// Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress
-// on stderr if that is a terminal. Errors: those of ReadProfile, of `change`, and of ProfileSet::ReadEach.
+// Reads the profiles and combines them; calls `after_each` when one was read, if it is not null. Shows progress on
+// stderr if that is a terminal. Errors: those of ReadProfile and of ProfileSet::ReadEach.
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
-                                        const std::function<absl::Status(pprof::Profile&)>& change = nullptr);
+                                        const std::function<void()>& after_each = nullptr);
 
 // Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
-// the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
-// LabelBirths and MakeQuery. Calls `after_each` when a profile was read, if it is not null.
+// the options. If `older` is set or --by has kBirthLabel, samples have this label. `after_each`: as for ReadProfiles.
+// Errors: those of ReadProfiles, LabelBirths and MakeQuery.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first = 0,
                                     const std::function<void()>& after_each = nullptr);
