@@ -29,8 +29,6 @@ use() {
   "$hbmprof" timeline serve.hbmrec
   "$hbmprof" dump serve.hbmrec@peak -o peak.pb.gz
   "$hbmprof" top --exact --own peak.pb.gz | grep -Eq '^ *14942208 B +100\.00% .* allocate '
-  "$hbmprof" top https://localhost/heap 2>https.txt || true
-  grep -q "reads no HTTPS; download it first: curl " https.txt
   # A program with musl runs without the library, and one line says why.
   if [[ -e /files/musl_program ]]; then
     [[ $("$hbmprof" run --output musl -- /files/musl_program 2>musl.txt || echo "exit $?") == $'done\nexit 5' ]]

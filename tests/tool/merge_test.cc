@@ -13,7 +13,6 @@
 
 #include "src/tool/profile/profile.h"
 #include "src/tool/serve/metrics_text.h"
-#include "src/tool/source/control_client.h"
 #include "src/tool/symbols/profile_symbols.h"
 #include "tests/support/profile_checker.h"
 #include "tests/support/temporary_directory.h"
@@ -24,7 +23,6 @@ namespace hbmprof_test {
 namespace {
 
 using hbmprof::tool::Ages;
-using hbmprof::tool::AnswerBudget;
 using hbmprof::tool::MergeMetrics;
 using hbmprof::tool::ParseWithLines;
 using hbmprof::tool::ProfileMerger;
@@ -231,21 +229,6 @@ TEST(MergeMetricsTest, LeavesOutInvalidLines) {
 TEST(MergeMetricsTest, HostileNamesOfProcessesStayInTheirLabel) {
   const std::string merged = MergeMetrics({Of("1", "a\"} 1\nforged 1\n\\\xff", "x 1\n")});
   EXPECT_EQ(merged, "x{pid=\"1\",name=\"a\\\"} 1\\\\nforged 1\\\\n\\\\\\\\xff\"} 1\n");
-}
-
-TEST(AnswerBudgetTest, LeasesShareTheBytesAndGiveThemBack) {
-  AnswerBudget budget(100);
-  {
-    AnswerBudget::Lease one(budget);
-    AnswerBudget::Lease other(budget);
-    EXPECT_TRUE(one.Take(40));
-    EXPECT_TRUE(other.Take(50));
-    EXPECT_FALSE(one.Take(11));
-    EXPECT_TRUE(one.Take(10));
-    EXPECT_FALSE(other.Take(1));
-  }
-  AnswerBudget::Lease later(budget);
-  EXPECT_TRUE(later.Take(100));
 }
 
 }  // namespace

@@ -23,7 +23,6 @@
 
 #include "absl/status/statusor.h"
 #include "src/tool/report/report.h"
-#include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
 #include "tests/support/program_run.h"
 #include "tests/support/running_program.h"
@@ -160,23 +159,16 @@ TEST_F(ServeTest, RouteOfOneProcessListsTheProcesses) {
   }
 }
 
-TEST_F(ServeTest, PageIsNoProfileAndTheMessageNamesTheRoute) {
-  const Server server(sockets_, {});
-  EXPECT_THAT(RunTool({"explain", server.url()}).err,
-              HasSubstr(server.url() + ": is a web page; `hbmprof serve` has profiles at /debug/pprof/heap?pid=ID"));
-}
-
-TEST_F(ServeTest, CommandsReadAUrl) {
+TEST_F(ServeTest, CommandsReadTheProfileOfAUrl) {
   const RunningProgram& program = Start();
   const Server server(sockets_, {});
-  const CommandResult top =
-      RunTool({"top", "--exact", server.url() + "/debug/pprof/heap?pid=" + std::to_string(program.pid())});
-  EXPECT_EQ(top.exit_code, 0) << top.err;
-  EXPECT_THAT(top.out, HasSubstr("3000000 B"));
-  const CommandResult missing = RunTool({"top", server.url() + "/debug/pprof/heap?pid=1"});
+  const std::string path = "/debug/pprof/heap?pid=" + std::to_string(program.pid());
+  EXPECT_THAT(RunTool({"top", server.url() + path}).err, HasSubstr("(curl -fsSo profile.pb.gz URL)"));
+  const std::string file = directory_ + "/profile.pb.gz";
+  WriteFile(file, HttpGet(server.port(), path).body);
+  EXPECT_THAT(RunTool({"top", "--exact", file}).out, HasSubstr("3000000 B"));
   EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?tag=phase:decode").status, 400);
-  EXPECT_EQ(missing.exit_code, 2);
-  EXPECT_THAT(missing.err, HasSubstr("the server answers 404 no such process has a control channel that answers"));
+  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?pid=1").status, 404);
 }
 
 TEST_F(ServeTest, HeapByNameAddsProcessesUp) {
@@ -294,7 +286,6 @@ TEST_F(ServeTest, RequiresTheToken) {
   const std::string file = directory_ + "/token";
   WriteFile(file, std::string(kToken) + "\n");
   chmod(file.c_str(), 0600);
-  const RunningProgram& program = Start();
   const Server server(sockets_, {"--token-file", file});
   for (const char* path : {"/", "/metrics", "/debug/pprof/heap", "/serve.js", "/nothing"}) {
     EXPECT_EQ(HttpGet(server.port(), path).status, 401) << path;
@@ -308,113 +299,6 @@ TEST_F(ServeTest, RequiresTheToken) {
                             "Basic YTpi", "Basic !!!!", "Digest x", "a-token-of-24-characters"}) {
     EXPECT_EQ(status(wrong), 401) << wrong;
   }
-  const std::string address =
-      "127.0.0.1:" + std::to_string(server.port()) + "/debug/pprof/heap?pid=" + std::to_string(program.pid());
-  EXPECT_EQ(RunTool({"top", std::string("http://me:") + kToken + "@" + address}).exit_code, 0);
-  // The token of a file is not in the list of processes.
-  const CommandResult of_file = RunTool({"top", "http://" + address, "--token-file", file});
-  EXPECT_EQ(of_file.exit_code, 0) << of_file.err;
-  EXPECT_EQ(RunTool({"diff", "--token-file", file, "http://" + address, "http://" + address}).exit_code, 0);
-  EXPECT_EQ(RunTool({"top", "--token-file", file, "http://me:wrong-password@" + address}).exit_code, 2);
-  chmod(file.c_str(), 0644);
-  EXPECT_THAT(RunTool({"top", "--token-file", file, "http://" + address}).err,
-              HasSubstr("--token-file " + file + ": every user can read the token; chmod o-r"));
-  const CommandResult wrong = RunTool({"top", "http://me:wrong-password@" + address});
-  EXPECT_EQ(wrong.exit_code, 2);
-  EXPECT_THAT(wrong.err, AllOf(HasSubstr("the server answers 401"), Not(HasSubstr("wrong-password"))));
-}
-
-// Returns the commands that get a URL, with each form of output. Files are written into `folder`.
-std::vector<std::vector<std::string>> CommandsWith(const std::string& url, const std::string& folder) {
-  const auto file = [&](const char* name) { return folder + "/" + name; };
-  std::vector<std::vector<std::string>> commands = {{url},
-                                                    {"--nonsense", url},
-                                                    {"top", url},
-                                                    {"top", url, "--json"},
-                                                    {"top", url, "--nonsense", url},
-                                                    {"top", "--nonsense=" + url},
-                                                    {"top", url, "-w", url},
-                                                    {"top", url, "--older", "10m"},
-                                                    {"diff", url, url},
-                                                    {"diff", url, url, "--json"},
-                                                    {"diff", url, "--after", "x"},
-                                                    {"diff", "--ranks", url, url},
-                                                    {"diff", "--ranks", url, "--json"},
-                                                    {"top", "--callers", ".", url, "--json"},
-                                                    {"top", "--callers", "nonsense", url},
-                                                    {"leaks", url},
-                                                    {"leaks", url, url, url},
-                                                    {"leaks", url, url, url, "--json"},
-                                                    {"leaks", url, "--per", "nonsense"},
-                                                    {"symbolize", url, "-o", file("symbolized")},
-                                                    {"symbolize", url, url, "-o", folder},
-                                                    {"report", url, "-o", file("report.html")},
-                                                    {"report", url, url, "-o", file("several.html")},
-                                                    {"report", url, "-o", url},
-                                                    {"explain", url},
-                                                    {"timeline", url},
-                                                    {"who", url, "0x1"},
-                                                    {"who", file("none"), url},
-                                                    {"dump", url, "-o", file("dump")},
-                                                    {"dump", url, "--json"},
-                                                    {"control", url, "info"},
-                                                    {"attach", url},
-                                                    {"attach", "--detach", url},
-                                                    {"run", url},
-                                                    {"run", "--", url},
-                                                    {"run", "--library", url, "true"},
-                                                    {"doctor", url},
-                                                    {"serve", "--token-file", url},
-                                                    {"--reference", url},
-                                                    {"help", url},
-                                                    {"ps", url}};
-  for (const char* format : {"csv", "perfetto", "memory_viz", "xplane"}) {
-    commands.push_back({"convert", url, "--to", format, "-o", file(format)});
-  }
-  return commands;
-}
-
-TEST_F(ServeTest, NoOutputHasThePasswordOfAUrl) {
-  const std::string file = directory_ + "/token";
-  WriteFile(file, kToken);
-  chmod(file.c_str(), 0600);
-  const RunningProgram& program = Start();
-  const Server server(sockets_, {"--token-file", file});
-  const std::string host = "127.0.0.1:" + std::to_string(server.port());
-  const std::string heap = host + "/debug/pprof/heap?pid=" + std::to_string(program.pid());
-  const std::string folder = directory_ + "/out";
-  std::filesystem::create_directory(folder);
-  const std::string urls[] = {std::string("http://me:") + kToken + "@" + heap,
-                              std::string("http://") + kToken + ":@" + heap,
-                              std::string("http://me:") + kToken + "@" + host + "/metrics",  // no profile
-                              std::string("http://me:") + kToken + "@" + host + "/nothing",
-                              std::string("http://me:") + kToken + "@/debug",
-                              std::string("http://me:") + kToken + "@127.0.0.1:x/",
-                              std::string("http://me:/") + kToken + "@" + heap,
-                              std::string("http://a:b@?") + kToken + "@" + heap,
-                              std::string("http://[") + kToken + "/@" + heap};
-  for (const std::string& url : urls) {
-    for (const std::vector<std::string>& command : CommandsWith(url, folder)) {
-      const CommandResult result = RunTool(command, {"HBMPROF_SOCKET_DIR=" + sockets_});
-      EXPECT_THAT(result.out + result.err, Not(HasSubstr(kToken))) << command[0] << " " << url;
-    }
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      const std::string path = entry.path();
-      const std::string text = RunCommand({"sh", "-c", "gzip -dcf \"$0\"", path}).out;
-      EXPECT_THAT(text, Not(HasSubstr(kToken))) << path << " of " << url;
-      std::filesystem::remove(entry.path());
-    }
-  }
-  // Slashes and other characters are written as in any URL.
-  EXPECT_EQ(RunTool({"top", "http://me:a-token-of-24%2Dcharacters@" + heap}).exit_code, 0);
-  EXPECT_THAT(
-      RunTool({"top", "http://me:a/b@" + heap}).err,
-      HasSubstr("http://***@" + host + "/debug/pprof/heap?pid=" + std::to_string(program.pid()) +
-                ": the port of the URL is not a number from 1 to 65535; in a user or password, write / as %2F"));
-  // Two URLs that differ in the user only are two sources, and each is asked with its own.
-  const nlohmann::json diff = ToolJson({"diff", urls[0], std::string("http://other:") + kToken + "@" + heap});
-  EXPECT_EQ(diff["base"], "http://***@" + heap);
-  EXPECT_EQ(diff["files"][0], "http://****@" + heap);
 }
 
 TEST_F(ServeTest, OtherMachinesNeedAToken) {
@@ -692,36 +576,6 @@ int RequestAndTakeNothing(int port, const std::string& path) {
   char first;
   EXPECT_EQ(recv(fd, &first, 1, MSG_PEEK), 1);
   return fd;
-}
-
-TEST_F(ServeTest, AnswersCountUntilTheyAreSent) {
-  const auto answer = [](const std::string& request) {
-    return request == "info" ? LargeAnswer(request) : std::string(size_t{32} << 20, 'x');
-  };
-  const FakeProcess process(sockets_, answer);
-  hbmprof::tool::Fleet::Options options;
-  options.directory = sockets_;
-  options.answer_bytes = 48 << 20;
-  hbmprof::tool::Fleet fleet(options);
-  const auto server = ServerWith(10, [&fleet](const HttpRequest&) {
-    absl::StatusOr<hbmprof::tool::Fleet::Text> profile = fleet.Profile({"77", ""});
-    HttpResponse response = Body(profile.ok() ? std::move(profile->bytes) : std::string(profile.status().message()));
-    if (profile.ok()) response.held = std::move(profile->held);
-    if (!profile.ok()) response.status = 503;
-    return response;
-  });
-  const std::string path = "/debug/pprof/heap";
-  const int fd = RequestAndTakeNothing(server->port(), path);
-  const HttpAnswer refused = HttpGet(server->port(), path);
-  EXPECT_EQ(refused.status, 503);
-  EXPECT_THAT(refused.body, HasSubstr("other requests hold the memory for answers"));
-  close(fd);
-  int status = 0;
-  for (int i = 0; i < 100 && status != 200; ++i) {
-    status = HttpGet(server->port(), path).status;
-    if (status != 200) usleep(50'000);
-  }
-  EXPECT_EQ(status, 200) << "the first answer has ended";
 }
 
 TEST(HttpServerTest, EndsAlthoughAClientTakesNothing) {

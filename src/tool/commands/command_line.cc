@@ -9,7 +9,6 @@
 #include "absl/cleanup/cleanup.h"
 #include "hbmprof/version.h"
 #include "src/tool/commands/command.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
 
@@ -131,18 +130,6 @@ void SeparateWords(const CLI::App& command, std::vector<std::string>& arguments)
   }
 }
 
-// Hides the credentials of the URLs in the arguments, so that no output can have them. The arguments of the program
-// that a subcommand takes are not changed.
-void HideAllCredentials(const CLI::App* command, std::vector<std::string>& arguments) {
-  const bool has_program = command != nullptr && command->get_option_no_throw("PROGRAM") != nullptr;
-  bool is_program = false;
-  for (auto word = arguments.begin(); word != arguments.end() && !is_program; ++word) {
-    is_program = has_program && word != arguments.begin() && *(word - 1) == "--";
-    const size_t value = word->rfind("--", 0) == 0 ? word->find('=') + 1 : 0;  // npos + 1 is 0
-    *word = word->substr(0, value) + HideCredentials(word->substr(value));
-  }
-}
-
 // An option or argument with an empty value, as `--fail-over "$LIMIT"` has if the variable is not set. Without this,
 // the option would have no effect, and nothing would say so.
 std::string EmptyValueProblem(const CLI::App& command) {
@@ -190,7 +177,6 @@ const Command* Parse(CLI::App& tool, const std::vector<Command>& commands, const
     return nullptr;
   }
   if (named != commands.end()) SeparateWords(*named->arguments, words);
-  HideAllCredentials(named == commands.end() ? nullptr : named->arguments, words);
   try {
     // CLI11 leaves the name of a hidden option out of its error messages. So these are shown during the parsing.
     std::vector<CLI::Option*> hidden;
@@ -267,21 +253,18 @@ int Run(int argc, char** argv, std::string* command_name) {
   tool.formatter(std::make_shared<HelpFormatter>());
   tool.get_formatter()->column_width(28);
   tool.footer(
-      "A SOURCE is a file, - (standard input), a running process, a URL, or a moment of a recording: run.hbmrec@peak,\n"
-      "@peak/GPU:0, @peak:phase=load, @12.5s, @end, @oom, @mark:NAME. The token for a URL is in --token-file FILE.\n"
+      "A SOURCE is a file, - (standard input), a running process, or a moment of a recording: run.hbmrec@peak,\n"
+      "@peak/GPU:0, @peak:phase=load, @12.5s, @end, @oom, @mark:NAME.\n"
       "hbmprof help COMMAND explains a command. Exit codes: 0 fine, 1 a finding, 2 no result.");
   std::vector<Command> commands;
   // In the order of the help page.
   for (const Group& group : kGroups) {
     for (AddCommand* const add : group.commands) {
       commands.push_back(add(tool));
-      CLI::App* const arguments = commands.back().arguments;
-      arguments->group(group.name);
-      if (arguments->get_option_no_throw("SOURCE") == nullptr) continue;
-      arguments->add_option("--token-file", token_file, "The token for URLs")->type_name("FILE")->group("");
+      commands.back().arguments->group(group.name);
     }
   }
-  std::string first = argc > 1 ? HideCredentials(argv[1]) : "";
+  std::string first = argc > 1 ? argv[1] : "";
   std::vector<std::string> words(argv + std::min(argc, 2), argv + argc);  // after the subcommand
   if (first == kReferenceOption) {
     const absl::StatusOr<int> printed = PrintReference(tool, words);
@@ -290,7 +273,7 @@ int Run(int argc, char** argv, std::string* command_name) {
   }
   if (first == "help") {
     const bool has_command = !words.empty();
-    first = has_command ? HideCredentials(words[0]) : "--help";
+    first = has_command ? words[0] : "--help";
     words.assign(has_command ? 1 : 0, "--help");
   }
   int code = kUnusable;

@@ -182,12 +182,9 @@ Command AddPsCommand(CLI::App& tool) {
 }
 
 Command AddDumpCommand(CLI::App& tool) {
-  CLI::App* arguments =
-      tool.add_subcommand("dump", "Save a profile: of a running process, a recording's moment, a URL");
+  CLI::App* arguments = tool.add_subcommand("dump", "Save a profile: of a running process, a recording's moment");
   auto options = std::make_shared<DumpOptions>();
-  arguments
-      ->add_option("SOURCE", options->source,
-                   "A file, -, a process, a URL, or a moment of a recording: run.hbmrec@peak")
+  arguments->add_option("SOURCE", options->source, "A file, -, a process, or a moment of a recording: run.hbmrec@peak")
       ->required();
   arguments->add_option("-o,--output", options->output,
                         "The file to write; - is standard output. Default: a new file in this folder");

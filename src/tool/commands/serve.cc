@@ -2,6 +2,7 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <cstdio>
 
@@ -10,7 +11,6 @@
 #include "src/tool/report/report.h"
 #include "src/tool/serve/fleet.h"
 #include "src/tool/serve/http_server.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
@@ -33,10 +33,6 @@ HttpResponse Failure(const absl::Status& status) {
   return TextResponse(ValueOr(kNumbers, status.code(), 500), MessageOf(status));
 }
 
-HttpResponse Success(const char* type, Fleet::Text text) {
-  return HttpResponse(type, std::move(text.bytes), std::move(text.held));
-}
-
 HttpResponse JsonAnswer(const Json& json) { return HttpResponse("application/json", Compact(json)); }
 
 // Answers /debug/pprof/heap with the parameters pid and name.
@@ -44,8 +40,8 @@ absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
   if (!request.Parameter("tag").empty()) {
     return InvalidArgument("a profile is whole: -tagfocus of pprof and --where of hbmprof top select by a tag");
   }
-  ASSIGN_OR_RETURN(Fleet::Text profile, fleet.Profile({request.Parameter("pid"), request.Parameter("name")}));
-  HttpResponse response = Success("application/octet-stream", std::move(profile));
+  ASSIGN_OR_RETURN(std::string profile, fleet.Profile({request.Parameter("pid"), request.Parameter("name")}));
+  HttpResponse response("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
   return response;
 }
@@ -62,7 +58,7 @@ absl::StatusOr<HttpResponse> Respond(Fleet& fleet, const HttpRequest& request) {
   if (request.path == "/serve.css") return HttpResponse("text/css; charset=utf-8", kServeCss);
   if (request.path == "/serve.js") return HttpResponse("text/javascript; charset=utf-8", kServeJs);
   if (request.path == "/debug/pprof/heap") return Heap(fleet, request);
-  if (request.path == "/metrics") return Success("text/plain; version=0.0.4; charset=utf-8", fleet.Metrics());
+  if (request.path == "/metrics") return HttpResponse("text/plain; version=0.0.4; charset=utf-8", fleet.Metrics());
   if (request.path == "/processes.json") return JsonAnswer(fleet.Processes());
   const Fleet::Selection selection = {request.Parameter("pid"), request.Parameter("name")};
   if (request.path != "/explain.json" && request.path != "/report") {
@@ -72,8 +68,8 @@ absl::StatusOr<HttpResponse> Respond(Fleet& fleet, const HttpRequest& request) {
     ASSIGN_OR_RETURN(const Json answer, fleet.Explain(selection));
     return JsonAnswer(answer);
   }
-  ASSIGN_OR_RETURN(Fleet::Text page, fleet.Report(selection));
-  HttpResponse response = Success("text/html; charset=utf-8", std::move(page));
+  ASSIGN_OR_RETURN(std::string page, fleet.Report(selection));
+  HttpResponse response("text/html; charset=utf-8", std::move(page));
   response.policy = "frame-ancestors 'none'";  // the page has its own policy for everything else
   return response;
 }
@@ -90,6 +86,21 @@ absl::StatusOr<Json> Explain(const LiveProcess& process, std::string profile, co
   answer["more"] = more;  // may move `findings`
   answer["seconds"] = process.seconds;
   return answer;
+}
+
+// Returns the token in a file. Error: kInvalidArgument if other users can read the file, or if the token is short.
+absl::StatusOr<std::string> ReadToken(const std::string& path) {
+  constexpr size_t kLeast = 16;
+  const absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return absl::Status(bytes.status().code(), Cat("--token-file ", MessageOf(bytes.status())));
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
+    return InvalidArgument("--token-file ", path, ": every user can read the token; chmod o-r");
+  }
+  const std::string token = bytes->substr(0, bytes->find_last_not_of("\r\n") + 1);
+  if (token.size() >= kLeast) return token;
+  return InvalidArgument("--token-file ", path, ": a token has at least ", kLeast,
+                         " characters; make one with: head -c 20 /dev/urandom | base32");
 }
 
 bool IsLoopback(const std::string& address) {

@@ -1,8 +1,4 @@
-// Perfetto's trace: counters, tags as slices, failed allocations, and heap profiles at the marks and at the peaks.
-//
-// Perfetto's reader has three conditions, and reports no error if one is not met: the clock snapshot must have
-// MONOTONIC_COARSE, which heap profiles use; each frame needs a mapping; and a call stack may appear in one heap of a
-// process only. So the account is the outermost frame of each stack.
+// Perfetto's trace: counters, tags as slices, and as instants the marks, the peaks and the failed allocations.
 #include <protozero/pbf_builder.hpp>
 
 #include "src/tool/convert/format.h"
@@ -18,9 +14,6 @@ enum class PacketField : Field {
   kTimestamp = 8,
   kSequenceId = 10,
   kTrackEvent = 11,
-  kInternedData = 12,
-  kSequenceFlags = 13,
-  kProfilePacket = 37,
   kTrackDescriptor = 60,
 };
 enum class ClocksField : Field { kClock = 1, kPrimaryClock = 2 };
@@ -31,29 +24,13 @@ enum class ThreadField : Field { kPid = 1, kTid = 2, kName = 5 };
 enum class CounterField : Field { kUnit = 3 };
 enum class EventField : Field { kAnnotation = 4, kType = 9, kTrackUuid = 11, kName = 23, kCounterValue = 30 };
 enum class AnnotationField : Field { kInt = 4, kString = 6, kName = 10 };
-enum class InternedField : Field {
-  kFunctionName = 5,
-  kFrame = 6,
-  kCallstack = 7,
-  kBuildId = 16,
-  kMappingPath = 17,
-  kMapping = 19,
-};
-enum class StringField : Field { kId = 1, kText = 2 };
-enum class FrameField : Field { kId = 1, kFunctionName = 2, kMapping = 3, kRelativePc = 4 };
-enum class CallstackField : Field { kId = 1, kFrame = 2 };
-enum class MappingField : Field { kId = 1, kBuildId = 2, kStart = 4, kEnd = 5, kPath = 7 };
-enum class ProfileField : Field { kDump = 5, kIndex = 7 };
-enum class DumpField : Field { kPid = 1, kSample = 2, kTimestamp = 9, kHeapName = 11 };
-enum class SampleField : Field { kCallstack = 1, kAllocated = 2, kFreed = 3, kAllocations = 5, kFrees = 6 };
 
 template <typename F>
 using Message = protozero::pbf_builder<F>;
 
-constexpr uint64_t kRealtime = 1, kMonotonic = 3, kMonotonicCoarse = 4, kBoottime = 6;  // clocks
-constexpr uint64_t kStateCleared = 1, kNeedsState = 2;                                  // sequence flags
-constexpr uint64_t kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounter = 4;          // types of events
-constexpr uint64_t kCount = 2, kBytes = 3;                                              // units of counters
+constexpr uint64_t kRealtime = 1, kMonotonic = 3, kBoottime = 6;                // clocks
+constexpr uint64_t kSliceBegin = 1, kSliceEnd = 2, kInstant = 3, kCounter = 4;  // types of events
+constexpr uint64_t kCount = 2, kBytes = 3;                                      // units of counters
 
 // Tracks: the process, then one for each thread, then the counters.
 constexpr uint64_t kProcessTrack = 1;
@@ -63,27 +40,23 @@ class PerfettoWriter : RecordingConverter {
   using RecordingConverter::RecordingConverter;
 
   absl::Status Write() {
-    FindPeaks();
     WriteClocks();
     WriteTracks();
     for (size_t i = 0; i < accounts_.size(); ++i) {
       if (totals_.account(i).is_used) WriteAccount(i, tables_.start_time);
     }
-    WriteInternedStacks();
-    AtPeak(tables_.start_time);
     RecordedEvent event;
-    cursor_.Rewind();
     while (cursor_.Next(&event)) {
       WriteSamples(event.time);
       WriteEvent(event);
       if (totals_.Apply(event)) {
         for (const size_t account : totals_.changed_accounts()) WriteAccount(account, event.time);
-        if (!totals_.changed_accounts().empty()) AtPeak(event.time);
       }
       RETURN_IF_ERROR(Flush(bytes_));
     }
     WriteSamples(recording_.end_time());
     for (size_t thread = 0; thread < open_tags_.size(); ++thread) SetTags(recording_.end_time(), thread, {});
+    for (size_t i = 0; i < accounts_.size(); ++i) WritePeak(i);
     return Flush(bytes_);
   }
 
@@ -95,30 +68,20 @@ class PerfettoWriter : RecordingConverter {
   struct Account {
     Course in_use;
     Course idle;
-    std::optional<int64_t> peak_event;  // SiteTotals::Account, until the peak is written
   };
-
-  void FindPeaks() {
-    SiteTotals totals(tables_);
-    RecordedEvent event;
-    while (cursor_.Next(&event)) totals.Apply(event);
-    for (size_t i = 0; i < accounts_.size(); ++i) accounts_[i].peak_event = totals.account(i).peak_event;
-  }
 
   // A packet, which ends with this object.
   struct Packet {
-    Packet(std::string& bytes, std::optional<int64_t> time, uint64_t flags)
-        : trace(bytes), packet(trace, TraceField::kPacket) {
+    Packet(std::string& bytes, std::optional<int64_t> time) : trace(bytes), packet(trace, TraceField::kPacket) {
       packet.add_uint64(PacketField::kSequenceId, 1);
       if (time.has_value()) packet.add_uint64(PacketField::kTimestamp, static_cast<uint64_t>(*time));
-      if (flags != 0) packet.add_uint64(PacketField::kSequenceFlags, flags);
     }
     Message<TraceField> trace;
     Message<PacketField> packet;
   };
   struct Event : Packet {
     Event(std::string& bytes, int64_t time, uint64_t type, uint64_t track)
-        : Packet(bytes, time, 0), event(packet, PacketField::kTrackEvent) {
+        : Packet(bytes, time), event(packet, PacketField::kTrackEvent) {
       event.add_uint64(EventField::kType, type);
       event.add_uint64(EventField::kTrackUuid, track);
     }
@@ -131,7 +94,7 @@ class PerfettoWriter : RecordingConverter {
   };
   struct Track : Packet {
     Track(std::string& bytes, uint64_t uuid)
-        : Packet(bytes, std::nullopt, 0), track(packet, PacketField::kTrackDescriptor) {
+        : Packet(bytes, std::nullopt), track(packet, PacketField::kTrackDescriptor) {
       track.add_uint64(TrackField::kUuid, uuid);
     }
     Message<TrackField> track;
@@ -144,11 +107,10 @@ class PerfettoWriter : RecordingConverter {
   // Times are those of CLOCK_MONOTONIC. They are given as BOOTTIME, the trace's default clock.
   void WriteClocks() {
     const auto start = static_cast<uint64_t>(tables_.start_time);
-    Packet packet(bytes_, std::nullopt, kStateCleared);
+    Packet packet(bytes_, std::nullopt);
     Message<ClocksField> clocks(packet.packet, PacketField::kClockSnapshot);
-    for (const auto& [id, time] :
-         {std::pair(kBoottime, start), std::pair(kMonotonic, start), std::pair(kMonotonicCoarse, start),
-          std::pair(kRealtime, static_cast<uint64_t>(tables_.start_unix_nanos))}) {
+    for (const auto& [id, time] : {std::pair(kBoottime, start), std::pair(kMonotonic, start),
+                                   std::pair(kRealtime, static_cast<uint64_t>(tables_.start_unix_nanos))}) {
       Message<ClockField> clock(clocks, ClocksField::kClock);
       clock.add_uint64(ClockField::kId, id);
       clock.add_uint64(ClockField::kTimestamp, time);
@@ -241,7 +203,6 @@ class PerfettoWriter : RecordingConverter {
       const std::string& name = tables_.marks[event.id].name;
       Event(bytes_, event.time, kInstant, kProcessTrack)
           .event.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
-      WriteHeapProfiles(event.time, std::nullopt);
     }
   }
 
@@ -268,116 +229,12 @@ class PerfettoWriter : RecordingConverter {
     open = std::move(next);
   }
 
-  void AtPeak(int64_t time) {
-    for (size_t i = 0; i < accounts_.size(); ++i) {
-      const SiteTotals::Account& account = totals_.account(i);
-      if (accounts_[i].peak_event != account.peak_event) continue;
-      accounts_[i].peak_event.reset();
-      if (account.peak == 0) continue;
-      {
-        Event peak(bytes_, time, kInstant, kProcessTrack);
-        peak.event.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, i)));
-        peak.AnnotateBytes(account.peak);
-      }
-      WriteHeapProfiles(time, i);
-    }
-  }
-
-  // Texts, frames and stacks of all rows. Stacks of one account with equal frames are one call stack.
-  void WriteInternedStacks() {
-    std::map<std::pair<size_t, std::vector<uint32_t>>, uint64_t> numbers;
-    for (uint32_t i = 0; i < totals_.row_count(); ++i) {
-      const std::vector<uint32_t>& frames = stacks_.stack(totals_.stack_of(i));
-      const auto [entry, is_new] = numbers.try_emplace({totals_.account_of(i), frames}, callstacks_.size());
-      if (is_new) callstacks_.emplace_back();
-      callstacks_[entry->second].push_back(i);
-    }
-    Packet packet(bytes_, tables_.start_time, kNeedsState);
-    Message<InternedField> data(packet.packet, PacketField::kInternedData);
-    InternFrames(data);
-    for (const auto& [key, number] : numbers) {
-      Message<CallstackField> callstack(data, InternedField::kCallstack);
-      callstack.add_uint64(CallstackField::kId, number + 1);
-      callstack.add_uint64(CallstackField::kFrame, AccountFrame(key.first));
-      for (auto frame = key.second.rbegin(); frame != key.second.rend(); ++frame) {
-        callstack.add_uint64(CallstackField::kFrame, uint64_t{*frame} + 1);
-      }
-    }
-  }
-  uint64_t AccountFrame(size_t account) const { return stacks_.frames().size() + 1 + account; }
-
-  // Frames with the numbers 1, 2, ...: those of the stacks, and one for each account. A mapping for each binary.
-  void InternFrames(Message<InternedField>& data) {
-    const std::string program = ProcessName();
-    std::map<std::string, uint64_t> mappings;
-    const auto mapping_of = [&](const std::string& path) {
-      const auto [entry, is_new] = mappings.try_emplace(path, mappings.size() + 1);
-      const uint64_t id = entry->second;
-      if (!is_new) return id;
-      AddText(data, InternedField::kBuildId, id, Cat("hbmprof-", id));
-      AddText(data, InternedField::kMappingPath, id, path);
-      Message<MappingField> mapping(data, InternedField::kMapping);
-      mapping.add_uint64(MappingField::kId, id);
-      mapping.add_uint64(MappingField::kBuildId, id);
-      mapping.add_uint64(MappingField::kStart, 0);
-      mapping.add_uint64(MappingField::kEnd, uint64_t{1} << 40);
-      mapping.add_uint64(MappingField::kPath, id);
-      return id;
-    };
-    const auto add = [&](uint64_t id, const std::string& name, const std::string& path) {
-      AddText(data, InternedField::kFunctionName, id, name);
-      const uint64_t mapping = mapping_of(path.empty() ? program : path);
-      Message<FrameField> frame(data, InternedField::kFrame);
-      frame.add_uint64(FrameField::kId, id);
-      frame.add_uint64(FrameField::kFunctionName, id);
-      frame.add_uint64(FrameField::kMapping, mapping);
-      frame.add_uint64(FrameField::kRelativePc, id);
-    };
-    for (uint64_t i = 0; i < stacks_.frames().size(); ++i) {
-      const RecordedStacks::Frame& frame = stacks_.frames()[i];
-      add(i + 1, frame.line == 0 ? frame.name : Cat(frame.name, " ", frame.Position()), frame.file);
-    }
-    for (size_t i = 0; i < accounts_.size(); ++i) add(AccountFrame(i), AccountName(tables_, i), "");
-  }
-  static void AddText(Message<InternedField>& data, InternedField field, uint64_t id, const std::string& text) {
-    Message<StringField> message(data, field);
-    message.add_uint64(StringField::kId, id);
-    message.add_string(StringField::kText, text);
-  }
-
-  void WriteHeapProfiles(int64_t time, std::optional<size_t> only) {
-    std::map<size_t, std::vector<size_t>> changed;  // call stacks by account
-    std::vector<SiteTotals::Row> sums(callstacks_.size());
-    for (size_t i = 0; i < callstacks_.size(); ++i) {
-      for (const uint32_t row : callstacks_[i]) {
-        const SiteTotals::Row& now = totals_.row(row);
-        AddTo(sums[i].allocated_bytes, now.allocated_bytes);
-        AddTo(sums[i].bytes, now.bytes);
-        AddTo(sums[i].allocated_objects, now.allocated_objects);
-        AddTo(sums[i].objects, now.objects);
-      }
-      const size_t account = totals_.account_of(callstacks_[i][0]);
-      const bool is_empty = sums[i].allocated_objects == 0 && sums[i].allocated_bytes == 0;
-      if (!is_empty && (!only.has_value() || *only == account)) changed[account].push_back(i);
-    }
-    if (changed.empty()) return;
-    Packet packet(bytes_, time, kNeedsState);
-    Message<ProfileField> profile(packet.packet, PacketField::kProfilePacket);
-    profile.add_uint64(ProfileField::kIndex, profile_count_++);
-    for (const auto& [account, callstacks] : changed) {
-      Message<DumpField> dump(profile, ProfileField::kDump);
-      dump.add_int64(DumpField::kPid, tables_.names.process_id);
-      dump.add_int64(DumpField::kTimestamp, time);
-      dump.add_string(DumpField::kHeapName, AccountName(tables_, account));
-      for (const size_t i : callstacks) {
-        Message<SampleField> sample(dump, DumpField::kSample);
-        sample.add_uint64(SampleField::kCallstack, i + 1);
-        sample.add_int64(SampleField::kAllocated, sums[i].allocated_bytes);
-        sample.add_int64(SampleField::kFreed, Minus(sums[i].allocated_bytes, sums[i].bytes));
-        sample.add_int64(SampleField::kAllocations, sums[i].allocated_objects);
-        sample.add_int64(SampleField::kFrees, Minus(sums[i].allocated_objects, sums[i].objects));
-      }
-    }
+  void WritePeak(size_t number) {
+    const SiteTotals::Account& account = totals_.account(number);
+    if (account.peak == 0) return;
+    Event peak(bytes_, account.peak_time, kInstant, kProcessTrack);
+    peak.event.add_string(EventField::kName, Cat("peak of ", AccountName(tables_, number)));
+    peak.AnnotateBytes(account.peak);
   }
 
   std::vector<Account> accounts_ = std::vector<Account>(totals_.account_count());
@@ -385,8 +242,6 @@ class PerfettoWriter : RecordingConverter {
   std::vector<std::vector<Tag>> open_tags_ = std::vector<std::vector<Tag>>(tables_.threads.size());
   uint64_t next_track_ = kProcessTrack + 1 + tables_.threads.size();
   absl::flat_hash_map<std::string, uint64_t> sampled_tracks_;
-  std::vector<std::vector<uint32_t>> callstacks_;  // the rows of each: at least one
-  uint64_t profile_count_ = 0;
   std::string bytes_;
 };
 

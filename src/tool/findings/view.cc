@@ -9,8 +9,6 @@ namespace {
 
 constexpr char kNotOurs[] = "not a profile of hbmprof: it states no peak and no limit, and not what it lacks";
 
-Json JsonOf(const std::optional<int64_t>& value) { return value.has_value() ? Json(*value) : Json(); }
-
 // Returns the nearest whole number; null without a value and for one that an int64 cannot hold.
 Json WholeJson(const std::optional<double>& value) {
   constexpr double kBound = 9e18;
@@ -48,13 +46,13 @@ Json FindingJson(const Finding& finding, size_t number) {
   const auto rounded = [&](const char* key, const std::optional<double>& value) {
     number_of(key, WholeJson(value), value.has_value());
   };
-  number_of("bytes", JsonOf(finding.bytes), false);
+  number_of("bytes", OrNull(finding.bytes), false);
   rounded("per_second", finding.per_second);
   rounded("per_count", finding.per_count);
   if (finding.per_count.has_value()) json["counter"] = finding.counter;
   rounded("seconds_to_limit", finding.seconds_to_limit);
   if (finding.code == FindingCode::kFullSoon) rounded("seconds_at_load", finding.seconds_at_load);
-  if (finding.code == FindingCode::kIdlePool) number_of("returnable", JsonOf(finding.returnable), false);
+  if (finding.code == FindingCode::kIdlePool) number_of("returnable", OrNull(finding.returnable), false);
   if (finding.is_advice) json["advice"] = true;
   if (!unknown.empty()) json["unknown"] = ObjectOf(std::move(unknown));
   text("sentence", finding.sentence);
@@ -71,8 +69,8 @@ Json SourceJson(const Findings& findings) {
   Json& memories = json["memories"] = Json::array();
   for (const MemoryUse& memory : findings.memories) {
     Json& entry = memories.emplace_back(Json{{"name", memory.name}, {"in_use", memory.in_use}});
-    entry["peak"] = JsonOf(memory.peak);
-    entry["limit"] = JsonOf(memory.limit);
+    entry["peak"] = OrNull(memory.peak);
+    entry["limit"] = OrNull(memory.limit);
     Json& parts = entry["parts"] = Json::object();
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }

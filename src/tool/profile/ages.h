@@ -30,14 +30,6 @@ struct Ages {
   void Add(const Ages& other);
 };
 
-inline constexpr char kBirthLabel[] = "birth";
-// Replaces the ages of the samples by labels: splits each sample by the birth classes of its live buffers.
-// The label `birth` is the begin of the class in seconds after the start of the process. Sums stay the same. If `older`
-// is not 0, only classes all of whose buffers are older than this number of seconds get a label; the rest of a sample
-// stays in one. Errors: kInvalidArgument if the profile has no ages, or if `older` is not 0 and the profile is of
-// several processes or does not state the uptime.
-absl::Status LabelBirths(int64_t older, pprof::Profile* profile);
-
 }  // namespace hbmprof::tool
 
 #endif  // HBMPROF_SRC_TOOL_PROFILE_AGES_H_

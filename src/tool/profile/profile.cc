@@ -451,6 +451,51 @@ void ProfileSet::AddLabel(std::string_view key,
   }
 }
 
+absl::Status ProfileSet::LabelBirths(int64_t older) {
+  const std::optional<size_t> objects = FindType("inuse_objects");
+  const std::optional<size_t> bytes = FindType("inuse_space");
+  const String key = strings_.Number(kBirthLabel);
+  const String unit = strings_.Number("seconds");
+  const size_t width = types_.size();
+  for (File& file : files_) {
+    if (absl::c_none_of(file.samples, [](const Sample& sample) { return sample.ages != 0; })) {
+      return InvalidArgument(file.path, ": has no ages of buffers; they are in profiles of this version or later that ",
+                             "no other tool has rewritten");
+    }
+    if (older != 0 && file.info.processes.size() > 1) {
+      return InvalidArgument(file.path, ": is of several processes, so the ages of its buffers are not known; name ",
+                             "their own profiles");
+    }
+    const std::optional<int64_t> uptime = file.info.UptimeSeconds();
+    if (older != 0 && !uptime.has_value()) {
+      return InvalidArgument(file.path, ": does not state its process's uptime, so the ages of its buffers are not ",
+                             "known");
+    }
+    const int64_t latest = older == 0 ? INT64_MAX : Minus(*uptime, older);
+    const size_t samples = objects.has_value() && bytes.has_value() ? file.samples.size() : 0;
+    for (size_t s = 0; s < samples; ++s) {
+      const Sample sample = file.samples[s];
+      const Ages& ages = ages_[sample.ages];
+      for (size_t i = 0; i < ages.born_counts.size(); ++i) {
+        const int64_t begin = (ages.first_class + static_cast<int64_t>(i)) << ages.class_width_log2;
+        const bool is_empty = ages.born_counts[i] == 0 && ages.born_bytes[i] == 0;
+        if (is_empty || begin + (int64_t{1} << ages.class_width_log2) > latest) continue;
+        std::vector<Label> labels = label_sets_[sample.labels];
+        labels.push_back({key, 0, begin, unit});
+        file.samples.push_back({sample.stack, LabelSetOf(std::move(labels)), 0});
+        file.values.resize(file.values.size() + width);
+        for (const auto& [type, born] :
+             {std::pair(*objects, ages.born_counts[i]), std::pair(*bytes, ages.born_bytes[i])}) {
+          file.values[file.values.size() - width + type] = born;
+          AddTo(file.values[s * width + type], Minus(0, born));
+        }
+      }
+      file.samples[s].ages = 0;
+    }
+  }
+  return absl::OkStatus();
+}
+
 void ProfileSet::AddSample(size_t file, std::string_view function,
                            const std::vector<std::pair<std::string_view, std::string_view>>& labels, size_t type,
                            int64_t value) {

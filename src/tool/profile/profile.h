@@ -135,6 +135,12 @@ class ProfileSet {
   // Gives each sample the label `key` with the text that `text_of` returns, if it has no label with this key.
   void AddLabel(std::string_view key,
                 const std::function<std::string_view(const File& file, const Sample& sample)>& text_of);
+  // Replaces the ages of the samples by the label kBirthLabel: splits each sample by the birth classes of its live
+  // buffers. The label is the begin of the class in seconds after the start of the process. Sums stay the same. If
+  // `older` is not 0, only classes all of whose buffers are older than this number of seconds get a label; the rest of
+  // a sample stays in one. Errors: kInvalidArgument if a file has no ages, or if `older` is not 0 and it is of several
+  // processes or does not state the uptime.
+  absl::Status LabelBirths(int64_t older);
   // Adds a sample to the file with this index: a stack of the function `function`, labels with texts, and a value of
   // the sample type `type`. Its other values are 0.
   void AddSample(size_t file, std::string_view function,
@@ -170,6 +176,8 @@ class ProfileSet {
   std::vector<std::vector<Label>> label_sets_;
   std::vector<Ages> ages_{{}};  // the first one is empty
 };
+
+inline constexpr char kBirthLabel[] = "birth";
 
 // Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.
 std::string ProcessIn(const ProfileSet::File& file);

@@ -30,11 +30,6 @@ SiteTotals::SiteTotals(const RecordingTables& tables)
   for (uint32_t i = 0; i < tables.sites.size(); ++i) {
     const Snapshot::Sample& sample = tables.sites[i];
     accounts_[rows_[i].account].now.is_used = true;
-    if (RowOf(i) == i) {
-      Row& row = rows_[i].now;
-      row.allocated_bytes = Minus(std::max(sample.alloc_bytes, sample.inuse_bytes), sample.inuse_bytes);
-      row.allocated_objects = Minus(std::max(sample.alloc_objects, sample.inuse_objects), sample.inuse_objects);
-    }
     AddToRow(RowOf(i), sample.inuse_bytes, sample.inuse_objects);
     if (pools_.from(i) == RecordedPools::kNone) {
       AddTo(accounts_[rows_[i].account].now.in_use, sample.inuse_bytes);
@@ -70,8 +65,6 @@ void SiteTotals::AddToRow(uint32_t number, int64_t bytes, int64_t objects) {
   }
   AddTo(row.now.bytes, bytes);
   AddTo(row.now.objects, objects);
-  if (bytes > 0) AddTo(row.now.allocated_bytes, bytes);
-  if (objects > 0) AddTo(row.now.allocated_objects, objects);
   if (number >= tables_.sites.size()) AddTo(account.now.idle, bytes);
 }
 

@@ -22,10 +22,6 @@ class SiteTotals {
   struct Row {
     int64_t bytes = 0;    // live
     int64_t objects = 0;  // live
-    // Totals since the start of the process, which never decrease. What is not live was freed. Idle memory that becomes
-    // a block counts as freed. When the block is freed, it counts as allocated again.
-    int64_t allocated_bytes = 0;
-    int64_t allocated_objects = 0;
   };
   struct Account {
     int64_t in_use = 0;

@@ -16,18 +16,16 @@ constexpr size_t kMostEnded = 100;  // processes
 constexpr std::chrono::hours kKeptTime(1);
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
-constexpr int kProfileMillis = 30'000;                   // for the whole profile of a process
-constexpr int64_t kMaxAnswerBytes = int64_t{256} << 20;  // of one process
+constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
 
-absl::StatusOr<Fleet::Text> Held(absl::StatusOr<std::string> bytes, std::shared_ptr<AnswerBudget::Lease> lease) {
-  if (!bytes.ok()) return bytes.status();
-  return Fleet::Text{*std::move(bytes), std::move(lease)};
+// The most bytes of the answer of each process, if so many are asked at the same time.
+int64_t AnswerBytes(size_t processes) {
+  return std::min(int64_t{256} << 20, (int64_t{1} << 30) / static_cast<int64_t>(std::max<size_t>(processes, 1)));
 }
 
 }  // namespace
 
-Fleet::Fleet(Options options)
-    : options_(std::move(options)), answer_bytes_(options_.answer_bytes), thread_([this] { RecordHistory(); }) {}
+Fleet::Fleet(Options options) : options_(std::move(options)), thread_([this] { RecordHistory(); }) {}
 
 Fleet::~Fleet() {
   {
@@ -111,8 +109,7 @@ absl::StatusOr<LiveProcess> Fleet::SelectOne(const Selection& selection) const {
   return InvalidArgument("this route answers for one process: add pid=ID, one of: ", ListOf(processes));
 }
 
-absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes,
-                                                 AnswerBudget::Lease* lease) const {
+absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>& processes) const {
   const auto count = static_cast<int64_t>(std::max<size_t>(processes.size(), 1));
   std::string request = "profile";
   if (options_.max_samples > 0) {
@@ -123,25 +120,23 @@ absl::StatusOr<Fleet::Answers> Fleet::ProfilesOf(const std::vector<LiveProcess>&
   }
   std::vector<std::string> paths;
   for (const LiveProcess& process : processes) paths.push_back(process.socket);
-  const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, lease};
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, AnswerBytes(processes.size())};
   std::vector<absl::StatusOr<std::string>> answers = QueryProcesses(paths, request, limits);
   Answers profiles;
   absl::Status problem = Unavailable("the process did not answer, or has ended");
   for (size_t i = 0; i < processes.size(); ++i) {
     if (answers[i].ok()) profiles.emplace_back(processes[i], *std::move(answers[i]));
-    if (absl::IsResourceExhausted(answers[i].status())) return answers[i].status();
     if (absl::IsOutOfRange(answers[i].status())) problem = answers[i].status();
   }
   if (profiles.empty()) return problem;
   return profiles;
 }
 
-absl::StatusOr<Fleet::Text> Fleet::Profile(const Selection& selection) {
+absl::StatusOr<std::string> Fleet::Profile(const Selection& selection) {
   ASSIGN_OR_RETURN(const std::vector<LiveProcess> processes, Select(selection));
-  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
-  ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes, lease.get()));
-  if (!selection.pid.empty()) return Text{std::move(answers[0].second), std::move(lease)};
-  return Held(Merged(answers), std::move(lease));
+  ASSIGN_OR_RETURN(Answers answers, ProfilesOf(processes));
+  if (!selection.pid.empty()) return std::move(answers[0].second);
+  return Merged(answers);
 }
 
 absl::StatusOr<std::string> Fleet::Merged(const Answers& answers) {
@@ -163,8 +158,7 @@ absl::StatusOr<std::string> Fleet::Merged(const Answers& answers) {
 
 absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
   ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
-  AnswerBudget::Lease lease(answer_bytes_);
-  const QueryLimits limits = {kQueryMillis, kProfileMillis, kMaxAnswerBytes, &lease};
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, AnswerBytes(1)};
   // The whole profile: what is folded cannot be judged.
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile", limits));
   const std::string stats = QueryProcess(process.socket, "stats", limits).value_or("");
@@ -176,15 +170,15 @@ absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
   return answer;
 }
 
-absl::StatusOr<Fleet::Text> Fleet::Report(const Selection& selection) {
+absl::StatusOr<std::string> Fleet::Report(const Selection& selection) {
   ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
-  ASSIGN_OR_RETURN(Text profile, Profile({process.id, ""}));
+  ASSIGN_OR_RETURN(std::string profile, Profile({process.id, ""}));
   const std::lock_guard<std::mutex> lock(parsing_);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{process.id, profile.bytes}}));
-  return Held(ReportPage(std::move(profiles), nullptr, ViewOptions(), ""), std::move(profile.held));
+  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{process.id, std::move(profile)}}));
+  return ReportPage(std::move(profiles), nullptr, ViewOptions(), "");
 }
 
-Fleet::Text Fleet::Metrics() const {
+std::string Fleet::Metrics() const {
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
   std::vector<std::string> paths;
@@ -192,9 +186,8 @@ Fleet::Text Fleet::Metrics() const {
     for (const LiveProcess& process : *processes) paths.push_back(process.socket);
   }
   const std::string request = options_.metrics_tags.empty() ? "metrics" : Cat("metrics tags=", options_.metrics_tags);
-  auto lease = std::make_shared<AnswerBudget::Lease>(answer_bytes_);
   const std::vector<absl::StatusOr<std::string>> answers =
-      QueryProcesses(paths, request, {kWaitMillis, kWaitMillis, kMaxAnswerBytes, lease.get()});
+      QueryProcesses(paths, request, {kWaitMillis, kWaitMillis, AnswerBytes(paths.size())});
   std::vector<ProcessMetrics> metrics;
   for (size_t i = 0; i < paths.size(); ++i) {
     const LiveProcess& process = (*processes)[i];
@@ -205,10 +198,9 @@ Fleet::Text Fleet::Metrics() const {
                                 "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
                                 answers[i].ok() ? *answers[i] : "")});
   }
-  return {Cat("# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
-              "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
-              MergeMetrics(metrics)),
-          std::move(lease)};
+  return Cat("# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
+             "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",
+             MergeMetrics(metrics));
 }
 
 }  // namespace hbmprof::tool

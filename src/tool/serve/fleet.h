@@ -24,7 +24,6 @@ class Fleet {
     // is compressed. 0: no limit. The defaults are the limits of Pyroscope.
     int64_t max_samples = 16'000;
     int64_t max_bytes = 4 << 20;
-    int64_t answer_bytes = int64_t{1} << 30;  // the most bytes of answers of processes that are held at one time
     // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
     // Says what is wrong with the memory of a process. `profile`, `stats`: its answers to these requests.
@@ -34,13 +33,6 @@ class Fleet {
   struct Selection {
     std::string pid;
     std::string name;
-  };
-
-  // A text that is made from answers of processes. As long as `held` exists, the bytes of these answers count in
-  // Options::answer_bytes.
-  struct Text {
-    std::string bytes;
-    std::shared_ptr<AnswerBudget::Lease> held;
   };
 
   // Starts the thread that records the history.
@@ -56,19 +48,18 @@ class Fleet {
 
   // Returns one profile of the selected processes. Unless a process id is given, each sample has the labels `pid` and
   // `name` of its process. Leaves out processes whose answer is missing, not valid or too large. If none is left,
-  // returns the error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer),
-  // kResourceExhausted (Options::answer_bytes are held already).
-  absl::StatusOr<Text> Profile(const Selection& selection);
+  // returns the error of one of them. Other errors: kNotFound (no such process), kUnavailable (no answer).
+  absl::StatusOr<std::string> Profile(const Selection& selection);
 
   // Returns what Options::explain says of the selected process. Errors: also those of Profile; kInvalidArgument with
   // their ids if there are several.
   absl::StatusOr<Json> Explain(const Selection& selection);
 
   // Returns the page of `hbmprof report` for the selected process. Errors: as for Explain.
-  absl::StatusOr<Text> Report(const Selection& selection);
+  absl::StatusOr<std::string> Report(const Selection& selection);
 
   // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer.
-  Text Metrics() const;
+  std::string Metrics() const;
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -86,15 +77,13 @@ class Fleet {
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
   absl::StatusOr<LiveProcess> SelectOne(const Selection& selection) const;
-  // Returns the profiles of those processes that answer. Each is folded to its share of the limits. The bytes of the
-  // answers are taken from `lease`. Errors: kUnavailable (no process answers), kOutOfRange (the only answers are too
-  // large), kResourceExhausted (`lease` has not so many bytes left).
-  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes, AnswerBudget::Lease* lease) const;
+  // Returns the profiles of those processes that answer. Each is folded to its share of the limits. Errors:
+  // kUnavailable (no process answers), kOutOfRange (the only answers are too large).
+  absl::StatusOr<Answers> ProfilesOf(const std::vector<LiveProcess>& processes) const;
   // Returns the sum of the profiles. Leaves out processes with a profile that is not valid.
   absl::StatusOr<std::string> Merged(const Answers& answers);
 
   const Options options_;
-  mutable AnswerBudget answer_bytes_;
 
   mutable std::mutex mutex_;
   std::condition_variable stopping_;

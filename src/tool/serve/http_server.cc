@@ -21,7 +21,6 @@
 
 #include "absl/strings/escaping.h"
 #include "src/protocol/http_query.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -74,9 +73,16 @@ bool HasToken(const RequestHead& request, const std::string& token) {
   return colon != std::string::npos && IsSameSecret(std::string_view(user_and_password).substr(colon + 1), token);
 }
 
+// Returns the host in "HOST:PORT", without the brackets of an IPv6 address.
+std::string HostOf(std::string_view authority) {
+  if (authority.substr(0, 1) != "[") return std::string(authority.substr(0, authority.find(':')));
+  const size_t end = authority.find(']');
+  return end == std::string_view::npos ? "" : std::string(authority.substr(1, end - 1));
+}
+
 bool IsAllowedHost(const RequestHead& request, const std::vector<std::string>& names) {
   if (request.count(http::field::host) != 1) return false;
-  const std::string host = HostOf(std::string(Field(request, http::field::host)));
+  const std::string host = HostOf(Field(request, http::field::host));
   return host == "localhost" || IsIpAddress(host) || absl::c_linear_search(names, host);
 }
 
@@ -204,7 +210,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
     }
     response_.content_length(answer.body.size());
     response_.body() = std::move(answer.body);
-    held_ = std::move(answer.held);
     stream_.expires_after(Seconds(6 * server_.options.client_seconds));
     const auto end = [self = shared_from_this()](error_code, size_t) {
       error_code ignored;
@@ -224,7 +229,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<std::list<Connection*>::iterator> place_;  // in `reading`
   http::response<http::string_body> response_;
   http::response_serializer<http::string_body> serializer_{response_};
-  std::shared_ptr<const void> held_;
   bool is_accepted_ = false;  // counted in `answering`
 };
 

@@ -16,15 +16,13 @@ struct HttpRequest {
 };
 
 struct HttpResponse {
-  explicit HttpResponse(std::string with_type = "text/plain; charset=utf-8", std::string with_body = "",
-                        std::shared_ptr<const void> with_held = nullptr)
-      : type(std::move(with_type)), body(std::move(with_body)), held(std::move(with_held)) {}
+  explicit HttpResponse(std::string with_type = "text/plain; charset=utf-8", std::string with_body = "")
+      : type(std::move(with_type)), body(std::move(with_body)) {}
 
   int status = 200;
   std::string type;
   std::string body;
-  std::shared_ptr<const void> held;  // is kept until the answer is sent
-  std::string file_name;             // if not "", a browser saves the body under this name
+  std::string file_name;  // if not "", a browser saves the body under this name
   // The value of the header Content-Security-Policy.
   std::string policy = "default-src 'none'";
 };

@@ -328,15 +328,6 @@ std::string NoProcessText(const std::string& pid_or_name, const std::string& dir
                           "HBMPROF_SOCKET_DIR");
 }
 
-bool AnswerBudget::Lease::Take(int64_t bytes) {
-  int64_t left = budget_.left_.load();
-  do {
-    if (left < bytes) return false;
-  } while (!budget_.left_.compare_exchange_weak(left, left - bytes));
-  taken_.fetch_add(bytes);
-  return true;
-}
-
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request, const QueryLimits& limits) {
   const FileDescriptor fd = NewSocket();
   if (fd.get() < 0) return Unavailable(path, ": ", std::strerror(errno));
@@ -351,9 +342,6 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
   if (bytes > limits.answer_bytes) {
     return absl::OutOfRangeError(
         Cat(path, ": the answer has ", bytes, " bytes, more than the limit of ", limits.answer_bytes));
-  }
-  if (limits.lease != nullptr && !limits.lease->Take(bytes)) {
-    return ResourceExhausted(path, ": other requests hold the memory for answers; try again");
   }
   text.reserve(static_cast<size_t>(std::min(bytes, kMaxReservedBytes)));
   while (static_cast<int64_t>(text.size()) < bytes) RETURN_IF_ERROR(Receive(connection, &text));

@@ -2,8 +2,6 @@
 #ifndef HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 #define HBMPROF_SRC_TOOL_SOURCE_CONTROL_CLIENT_H_
 
-#include <atomic>
-
 #include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
@@ -56,41 +54,16 @@ std::string NoProcessText(const std::string& pid_or_name, const std::string& dir
 // answer.
 inline constexpr int kQueryMillis = 10'000;
 
-// The bytes of answers that may be held at one time. Thread-safe.
-class AnswerBudget {
- public:
-  explicit AnswerBudget(int64_t bytes) : left_(bytes) {}
-
-  // The part that one task has taken; its destructor gives it back. Thread-safe.
-  class Lease {
-   public:
-    explicit Lease(AnswerBudget& budget) : budget_(budget) {}
-    ~Lease() { budget_.left_.fetch_add(taken_.load()); }
-
-    // Takes `bytes` more. Returns false and takes nothing if the budget has fewer bytes left.
-    bool Take(int64_t bytes);
-
-   private:
-    AnswerBudget& budget_;
-    std::atomic<int64_t> taken_{0};
-  };
-
- private:
-  std::atomic<int64_t> left_;
-};
-
 struct QueryLimits {
   int millis = kQueryMillis;                // for each step
   int total_millis = 60'000;                // for all steps together
   int64_t answer_bytes = int64_t{1} << 32;  // of one process
-  AnswerBudget::Lease* lease = nullptr;     // not null: the bytes of the answers are taken from it
 };
 
 // Sends `request` to the socket at `path` and returns the body of the answer. Errors: kNotFound (no process listens),
 // kUnavailable (no answer or only a part of it in time, the connection ended), kPermissionDenied (also: it is the
-// socket of another user), kOutOfRange (the answer is larger than `limits.answer_bytes`; it is not read),
-// kResourceExhausted (`limits.lease` has not so many bytes left), or the process's own error as kInternal; the message
-// names the socket. Thread-safe.
+// socket of another user), kOutOfRange (the answer is larger than `limits.answer_bytes`; it is not read), or the
+// process's own error as kInternal; the message names the socket. Thread-safe.
 absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_view request,
                                          const QueryLimits& limits = {});
 

@@ -11,7 +11,6 @@
 
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
-#include "src/tool/source/http_client.h"
 #include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
 #include "src/tool/util/files.h"
@@ -61,7 +60,7 @@ std::string NewFile(const std::string& start, const std::string& suffix) {
 
 SourceParts PartsOf(const std::string& source) {
   struct stat info;
-  if (IsUrl(source) || stat(source.c_str(), &info) == 0) return {source, std::nullopt};
+  if (stat(source.c_str(), &info) == 0) return {source, std::nullopt};
   for (size_t at = source.rfind('@'); at != std::string::npos && at > 0; at = source.rfind('@', at - 1)) {
     std::string file = source.substr(0, at);
     if (stat(file.c_str(), &info) == 0 && S_ISREG(info.st_mode)) return {std::move(file), source.substr(at + 1)};
@@ -130,11 +129,8 @@ bool IsRecordingFile(const std::string& path) {
 }
 
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
-  if (IsUrl(source)) {
-    ASSIGN_OR_RETURN(std::string answer, HttpGet(source));
-    if (answer[0] != '<') return answer;
-    return InvalidArgument(source, ": is a web page; `hbmprof serve` has profiles at /debug/pprof/heap?pid=ID, or ",
-                           "?name=NAME");
+  if (source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0) {
+    return InvalidArgument("a URL is no source: download the profile first (curl -fsSo profile.pb.gz URL)");
   }
   const SourceParts parts = PartsOf(source);
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts);
@@ -150,13 +146,13 @@ absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {
 }
 
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
-                                        const std::function<absl::Status(pprof::Profile&)>& change) {
+                                        const std::function<void()>& after_each) {
   Progress progress(sources.size(), "files read");
   return ProfileSet::ReadEach(sources.size(), [&](size_t i) -> absl::StatusOr<ProfileSet::Named> {
     ASSIGN_OR_RETURN(RawProfile raw, ReadProfile(sources[i]));
     AddLines(raw);
     progress.Advance(1);
-    if (change) RETURN_IF_ERROR(In(sources[i], change(raw.message())));
+    if (after_each) after_each();
     return ProfileSet::Named{sources[i], std::move(raw)};
   });
 }
@@ -167,13 +163,11 @@ absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vecto
   if (!options.older.empty()) {
     ASSIGN_OR_RETURN(older, SecondsOf("--older", options.older, 1, 1e9, "a time such as 10m, from 1s to 1e9s"));
   }
-  const auto label = [&](pprof::Profile& profile) {
-    if (after_each) after_each();
-    if (!older.has_value() && !absl::c_linear_search(options.by, kBirthLabel)) return absl::OkStatus();
-    return LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0))), &profile);
-  };
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, label));
+  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(sources, after_each));
   KeepLastOfEachProcess(command, first, profiles);
+  if (older.has_value() || absl::c_linear_search(options.by, kBirthLabel)) {
+    RETURN_IF_ERROR(profiles.LabelBirths(static_cast<int64_t>(std::ceil(older.value_or(0)))));
+  }
   if (!older.has_value()) return MakeQuery(command, std::move(profiles), options);
   profiles.FilterLabels(ProfileSet::Removed::kInTotal,
                         [&](uint32_t labels) { return !profiles.LabelText(labels, kBirthLabel).empty(); });

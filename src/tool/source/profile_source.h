@@ -1,6 +1,5 @@
-// Where profiles come from. A source on a command line is a file, standard input ("-"), a URL (http or https), the id
-// or name of a running process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot of PyTorch is
-// read as a recording.
+// Where profiles come from. A source on a command line is a file, standard input ("-"), the id or name of a running
+// process, or a moment of a recording: "run.hbmrec@peak" (InstantNamed). A snapshot of PyTorch is read as a recording.
 #ifndef HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 #define HBMPROF_SRC_TOOL_SOURCE_PROFILE_SOURCE_H_
 
@@ -25,9 +24,9 @@ std::vector<std::string> FilesOf(const std::vector<std::string>& sources);
 absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 
 // Returns the bytes of the profile that `source` names. A recording without a moment is that of LastStateOf;
-// what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess
-// for a process, of HttpGet for a URL, and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is
-// neither such a file nor such a process.
+// what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process,
+// and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is neither such a file nor such a
+// process; kInvalidArgument for a URL.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
@@ -48,14 +47,14 @@ bool IsRecordingFile(const std::string& path);
 // Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source);
 
-// Reads the profiles and combines them; `change` is called with each of them before, if it is not null. Shows progress
-// on stderr if that is a terminal. Errors: those of ReadProfile, of `change`, and of ProfileSet::ReadEach.
+// Reads the profiles and combines them; calls `after_each` when one was read, if it is not null. Shows progress on
+// stderr if that is a terminal. Errors: those of ReadProfile and of ProfileSet::ReadEach.
 absl::StatusOr<ProfileSet> ReadProfiles(const std::vector<std::string>& sources,
-                                        const std::function<absl::Status(pprof::Profile&)>& change = nullptr);
+                                        const std::function<void()>& after_each = nullptr);
 
 // Reads the profiles for the subcommand `command`, of those from `first` on keeps the last of each process, and applies
-// the options. If `older` is set or --by has kBirthLabel, samples have this label. Errors: those of ReadProfiles,
-// LabelBirths and MakeQuery. Calls `after_each` when a profile was read, if it is not null.
+// the options. If `older` is set or --by has kBirthLabel, samples have this label. `after_each`: as for ReadProfiles.
+// Errors: those of ReadProfiles, LabelBirths and MakeQuery.
 absl::StatusOr<SumsQuery> ReadQuery(const std::string& command, const std::vector<std::string>& sources,
                                     const SumsOptions& options, size_t first = 0,
                                     const std::function<void()>& after_each = nullptr);

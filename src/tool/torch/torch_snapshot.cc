@@ -472,7 +472,7 @@ absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::st
   if (stat(path.c_str(), &info) != 0 && errno == ENOENT) {
     return NotFound(path,
                     ": there is no such file; here, the file of a whole recording or of a snapshot is needed, not a "
-                    "moment, a process, a URL or standard input");
+                    "moment, a process or standard input");
   }
   if (!IsPickle(path)) return RecordingReader::Open(path);
   TorchSnapshot own;
