@@ -208,6 +208,68 @@ TEST_F(FitTest, PowersOfTwoAreNoLine) {
   EXPECT_EQ(answer.result["verdict"], "fits");
 }
 
+// Scores of attention were predicted by a line.
+TEST_F(FitTest, WhatGrowsFasterThanALineIsPredictedByAPower) {
+  for (const int64_t tokens : {500, 900, 1300, 2000}) {
+    Measure(tokens, {{"load", 106 * kMiB}, {"embed", tokens * 8192}, {"scores", 16 * tokens * tokens}});
+  }
+  const std::vector<std::string> far = {"--at", "7900", "--device", "1GiB"};
+  const Answer answer = Ask(far);
+  EXPECT_EQ(answer.row("scores")["law"], "faster than a line");
+  EXPECT_EQ(answer.result["verdict"], "undecided") << "it has grown like a line, or goes on like this";
+  EXPECT_NEAR(answer.memory()["bytes"].get<double>() / kMiB, 1120, 1);
+  EXPECT_GE(answer.memory()["high"], answer.memory()["bytes"]);
+  EXPECT_THAT(Print(far), HasSubstr("faster than a line: 3.81 MiB, 12.36 MiB, 25.79 MiB, 61.04 MiB"));
+  EXPECT_NEAR(Ask({"--at", "4000"}).memory()["bytes"].get<double>() / kMiB, 381, 1);
+  EXPECT_EQ(Ask({"--at", "4000", "--device", "350MiB"}).result["verdict"], "undecided");
+  EXPECT_EQ(Ask({"--at", "4000", "--device", "400MiB"}).result["verdict"], "fits");
+}
+
+// The headline was the sum of the nearest lines, which is not what is predicted for steps.
+TEST_F(FitTest, TheFormulaGivesThePrediction) {
+  for (const int64_t tokens : {1000, 2000, 3000, 5000}) {
+    Measure(tokens, {{"load", 100 * kMiB}, {"grow", tokens * 1024}, {"warm_up", tokens == 1000 ? kMiB : 900 * kMiB}});
+  }
+  const Answer answer = Ask({"--at", "8000"});
+  const json& memory = answer.memory();
+  EXPECT_EQ(memory["steps"], answer.row("warm_up")["bytes"]);
+  EXPECT_EQ(memory["terms"].size(), 2u) << memory;
+  const double sum = memory["terms"]["constant"].get<double>() + 8000 * memory["terms"]["tokens"].get<double>();
+  EXPECT_NEAR(sum + memory["steps"].get<double>(), memory["bytes"].get<double>(), 2);
+  const std::string text = Print({"--at", "8000"});
+  EXPECT_THAT(text, HasSubstr("peak = 100.00 MiB + 1.00 KiB x tokens + steps ("));
+  EXPECT_THAT(text, HasSubstr("at tokens=8000: 107.81 MiB + 900.00 MiB of steps = 1007.81 MiB ("));
+}
+
+// In training, the peak can move from one function to another, and its size has a law all the same.
+TEST_F(FitTest, TheSumCanHaveALawThatFunctionsLack) {
+  for (const int64_t tokens : {3000, 5000, 8000}) {
+    const int64_t backward = tokens == 5000 ? 350 : 0;
+    ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
+    maker.Comment("counter tokens value=" + std::to_string(tokens));
+    const std::vector<std::pair<std::string, int64_t>> rows = {{"load", 100},
+                                                               {"forward", tokens / 10 - backward},
+                                                               {"backward", backward},
+                                                               {"[idle memory of pytorch]", 20 + backward / 5}};
+    for (const auto& [function, bytes] : rows) {
+      maker.Sample({maker.Frame(function)}, {bytes * kMiB, 0}, {{"device", "GPU:0"}});
+    }
+    files_.push_back(dir_ + "/" + std::to_string(tokens) + ".pb.gz");
+    maker.Write(files_.back());
+  }
+  const Answer answer = Ask({"--at", "20000", "--device", "2000MiB"});
+  EXPECT_EQ(answer.row("forward")["law"], "steps");
+  EXPECT_EQ(answer.row("backward")["law"], "steps");
+  const json& memory = answer.memory();
+  EXPECT_EQ(memory["steps"], answer.row("[idle memory of pytorch]")["bytes"]);
+  EXPECT_NEAR(memory["bytes"].get<double>() - memory["steps"].get<double>(), 2100 * kMiB, 2);
+  EXPECT_NEAR(memory["terms"]["constant"], 100 * kMiB, 1);
+  EXPECT_NEAR(memory["terms"]["tokens"], kMiB / 10, 1);
+  EXPECT_EQ(answer.result["verdict"], "does not fit");
+  EXPECT_LE(memory["full_at"]["tokens"], 19000);
+  EXPECT_THAT(Print({}), HasSubstr("note: GPU:0: the prediction is that of the sum of all functions"));
+}
+
 TEST_F(FitTest, AnEarlierPeakDoesNotCount) {
   for (const int64_t tokens : {1000, 2000, 4000, 3000}) {
     Measure(tokens, {{"grow", std::max<int64_t>(tokens, tokens == 3000 ? 4000 : 0) * kMiB}}, {}, 42);

@@ -84,22 +84,19 @@ class Fitter {
   // were at its own peak, and the rest of its memory is idle.
   void ReadSamples() {
     const ProfileSet::LabelGroups labels = profiles_.GroupLabels({"device", "kind", "allocator"});
-    const auto labels_of = [&](const ProfileSet::Sample& sample) {
-      return labels.values[labels.of_set[sample.labels]];
-    };
     const std::optional<size_t> pool_peak =
         fit_.type == "peak_space" ? profiles_.FindType("pool_peak_space") : std::nullopt;
     for (size_t f = 0; f < files_.size(); ++f) {
       std::map<std::pair<std::string, std::string>, uint32_t> idle_of;  // the stack of idle memory, by device and pool
       for (size_t s = 0; s < files_[f].samples.size() && pool_peak.has_value(); ++s) {
-        const std::vector<std::string> values = labels_of(files_[f].samples[s]);
+        const std::vector<std::string>& values = labels.values[labels.of_set[files_[f].samples[s].labels]];
         // Those of segments have no bytes of this type.
         if (values[1] != "pool" || profiles_.Value(files_[f], s, type_) == 0) continue;
         idle_of[{values[0], values[2]}] = files_[f].samples[s].stack;
       }
       for (size_t s = 0; s < files_[f].samples.size(); ++s) {
         const ProfileSet::Sample& sample = files_[f].samples[s];
-        const std::vector<std::string> values = labels_of(sample);
+        const std::vector<std::string>& values = labels.values[labels.of_set[sample.labels]];
         if (values[1] == "managed" || values[1] == "pinned_host") continue;  // no memory of the device
         Memory& memory = memories_[values[0].empty() ? "memory" : values[0]];
         const int64_t bytes = profiles_.Value(files_[f], s, type_);
@@ -130,11 +127,9 @@ class Fitter {
   // Finds the runs, and for each memory the file that has measured each of them: of several, that with the most bytes.
   void FindRuns() {
     std::map<std::pair<double, Point>, std::vector<size_t>> files;  // by size and values
-    size_t old = 0;
+    std::vector<size_t> old;
     for (size_t f = 0; f < files_.size(); ++f) {
-      const bool is_old = HasOldPeak(f);
-      old += is_old ? 1 : 0;
-      if (!is_old) files[{SizeOf(points_[f]), points_[f]}].push_back(f);
+      (HasOldPeak(f) ? old : files[{SizeOf(points_[f]), points_[f]}]).push_back(f);
     }
     for (const auto& [point, of_point] : files) {
       fit_.runs.push_back({files_[of_point[0]].path, point.second});
@@ -144,11 +139,12 @@ class Fitter {
             *absl::c_max_element(of_point, [&bytes](size_t a, size_t b) { return bytes[a] < bytes[b]; }));
       }
     }
-    if (old > 0) {
-      Note(Cat(old, " of ", files_.size(), " profiles ", old == 1 ? "does" : "do",
+    if (!old.empty()) {
+      Note(Cat(old.size(), " of ", files_.size(), " profiles ", old.size() == 1 ? "does" : "do",
                " not count: the peak is that of an earlier, larger run of the same process"));
     }
-    if (files.size() + old < files_.size()) Note("of profiles with equal values, the one with the highest peak counts");
+    if (files.size() + old.size() < files_.size())
+      Note("of profiles with equal values, the one with the highest peak counts");
   }
 
   void Note(std::string text) { fit_.notes.push_back(std::move(text)); }
@@ -182,11 +178,9 @@ class Fitter {
     } else if (!finder_->CanDecideProducts()) {
       Note(Cat("these values cannot tell all products of ", names, " from sums; measure more of them"));
     }
-    const double octaves = std::log2(SizeOf(fit_.at) / SizeOf(fit_.runs[0].at));
-    if (finder_->AreDoublings() && std::fabs(octaves - std::round(octaves)) > 1e-3) {
-      Note(
-          "each measured value is a power of two times the smallest: sizes that are rounded up to powers of two look "
-          "like a line; measure a value between");
+    const auto is_doubled = [this](const Fit::Run& run) { return finder_->IsDoubled(run.at); };
+    if (absl::c_all_of(fit_.runs, is_doubled) && !finder_->IsDoubled(fit_.at)) {
+      Note("all values are powers of two times the smallest: rounding up looks like a line; measure a value between");
     }
   }
 
@@ -209,9 +203,8 @@ class Fitter {
       Note(Cat(name, ": unaccounted memory is not known, so the peak is that of the recorded memory"));
       return {};
     }
-    if (is_of_all_processes && !unaccounted.empty()) {
+    if (is_of_all_processes && !unaccounted.empty())
       Note(Cat(name, ": unaccounted memory is that of all processes on the device"));
-    }
     return unaccounted;
   }
 
@@ -227,8 +220,7 @@ class Fitter {
       row.function = frame.name;
       row.position = frame.Position();
       ++row.stacks;
-      row.measured.resize(bytes.size());
-      for (size_t r = 0; r < bytes.size(); ++r) row.measured[r] += bytes[r];
+      AddTo(row.law.measured, bytes);
     };
     for (const auto& [stack, by_file] : memory.by_stack) {
       const std::vector<ProfileSet::ShownFrame> frames = profiles_.ShownStack(stack);
@@ -237,8 +229,8 @@ class Fitter {
     for (const auto& [function, by_file] : UnaccountedMemoryOf(name)) add({function}, by_file);
     std::vector<Row> sorted;
     for (auto& [key, row] : rows) {
-      if (fit_.undecided.empty()) row.law = finder_->Find(row.measured);
-      row.bytes = fit_.undecided.empty() ? finder_->At(row.law, fit_.at).bytes : row.measured.back();
+      if (fit_.undecided.empty()) row.law = finder_->Find(row.law.measured);
+      row.bytes = fit_.undecided.empty() ? finder_->At(row.law, fit_.at).bytes : row.law.measured.back();
       sorted.push_back(std::move(row));
     }
     absl::c_stable_sort(sorted, [](const Row& a, const Row& b) { return a.bytes > b.bytes; });
@@ -254,39 +246,47 @@ class Fitter {
       if (const auto limit = device.Number("limit"); limit.value_or(0) > 0) result.limit = limit;
     }
     result.rows = RowsOf(name, memory);
-    result.measured.resize(fit_.runs.size());
-    result.predicted.resize(fit_.runs.size());
-    result.terms.resize(size_t{1} << fit_.counters.size());
-    std::vector<Law> laws;
+    result.measured = result.predicted = std::vector<double>(fit_.runs.size());
+    std::vector<Law> laws;  // of idle memory
+    std::vector<Law> held;
     for (const Row& row : result.rows) {
-      const Law& law = laws.emplace_back(row.law);
-      for (size_t r = 0; r < fit_.runs.size(); ++r) result.measured[r] += row.measured[r];
-      for (size_t r = 0; r < law.errors.size(); ++r) result.predicted[r] += row.measured[r] + law.errors[r];
-      for (size_t t = 0; t < law.terms.size(); ++t) result.terms[t] += law.terms[t];
+      (internal::IsIdleMemoryFrame(row.function) ? laws : held).push_back(row.law);
+      AddTo(result.measured, row.law.measured);
     }
     if (fit_.is_requested && result.limit.has_value()) result.verdict = FitVerdict::kUndecided;
     if (!fit_.undecided.empty()) return result;
+    const size_t idle = laws.size();
+    if (std::optional<Law> sum = finder_->FindSum(held); sum.has_value()) {
+      Note(Cat(name, ": the prediction is that of the sum of all functions, as the peak moves between them"));
+      held = {*std::move(sum)};
+    }
+    laws.insert(laws.end(), held.begin(), held.end());
+    for (const Law& law : laws) {
+      AddTo(result.predicted, law.measured);
+      AddTo(result.predicted, law.errors);
+      if (law.holds()) AddTo(result.terms, law.terms);
+      if (!law.holds()) result.steps += finder_->At(law, fit_.at).bytes;
+    }
     result.at = finder_->SumAt(laws, fit_.at);
-    result.at.high += IdleBeyond(result.rows, fit_.at);
+    result.at.high += IdleBeyond(laws, idle, fit_.at);
     if (!result.limit.has_value()) return result;
     const auto limit = static_cast<double>(*result.limit);
-    for (size_t c = 0; c < fit_.counters.size(); ++c) result.full_at.push_back(FullAt(result.rows, laws, c, limit));
+    for (size_t c = 0; c < fit_.counters.size(); ++c) result.full_at.push_back(FullAt(laws, idle, c, limit));
     if (fit_.is_requested && result.at.low > limit) result.verdict = FitVerdict::kDoesNotFit;
     if (fit_.is_requested && result.at.high <= limit && !is_narrow_) result.verdict = FitVerdict::kFits;
     return result;
   }
 
   // The idle memory of pools depends on the order of events, so it has no law. At most it is the largest measured part
-  // of the other memory. Returns by how much that is more than what the rows say.
-  double IdleBeyond(const std::vector<Row>& rows, const Point& at) const {
+  // of the other memory. Returns by how much that is more than what its laws, the first `count`, say.
+  double IdleBeyond(const std::vector<Law>& laws, size_t count, const Point& at) const {
     double part = 0;
     double beyond = 0;
     for (size_t r = 0; r <= fit_.runs.size(); ++r) {  // the last is `at`
       double held = 0;
       double idle = 0;
-      for (const Row& row : rows) {
-        const bool is_idle = internal::IsIdleMemoryFrame(row.function);
-        (is_idle ? idle : held) += r < fit_.runs.size() ? row.measured[r] : finder_->At(row.law, at).bytes;
+      for (size_t i = 0; i < laws.size(); ++i) {
+        (i < count ? idle : held) += r < fit_.runs.size() ? laws[i].measured[r] : finder_->At(laws[i], at).bytes;
       }
       beyond = std::max(0.0, part * held - idle);
       if (held > 0) part = std::max(part, idle / held);
@@ -295,13 +295,12 @@ class Fitter {
   }
 
   // Returns the value of a counter at which the limit can be reached, if the others are as in `fit_.at`.
-  std::optional<double> FullAt(const std::vector<Row>& rows, const std::vector<Law>& laws, size_t counter,
-                               double limit) const {
+  std::optional<double> FullAt(const std::vector<Law>& laws, size_t idle, size_t counter, double limit) const {
     constexpr double kMost = 1 << 20;  // times the value
     const auto is_full = [&](double value) {
       Point at = fit_.at;
       at[counter] = value;
-      return finder_->SumAt(laws, at).bytes + IdleBeyond(rows, at) >= limit;
+      return finder_->SumAt(laws, at).bytes + IdleBeyond(laws, idle, at) >= limit;
     };
     double low = fit_.at[counter] / kMost;
     double high = fit_.at[counter] * kMost;
@@ -328,10 +327,7 @@ class Fitter {
 
 std::optional<FitVerdict> Fit::verdict() const {
   std::optional<FitVerdict> worst;
-  for (const MemoryFit& memory : memories) {
-    if (memory.verdict == FitVerdict::kDoesNotFit) return memory.verdict;
-    if (!worst.has_value() || memory.verdict == FitVerdict::kUndecided) worst = memory.verdict;
-  }
+  for (const MemoryFit& memory : memories) worst = std::max(worst, memory.verdict);
   return worst;
 }
 

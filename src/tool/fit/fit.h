@@ -16,8 +16,7 @@ struct FitRequest {
   std::optional<int64_t> limit;       // of each memory; no value: that of the profiles
 };
 
-enum class FitVerdict { kFits, kDoesNotFit, kUndecided };
-const char* FitVerdictName(FitVerdict verdict);
+enum class FitVerdict { kFits, kUndecided, kDoesNotFit };  // the worst last
 
 // The memory of one device.
 struct MemoryFit {
@@ -26,16 +25,16 @@ struct MemoryFit {
     std::string function;
     std::string position;
     size_t stacks = 0;
-    std::vector<double> measured;  // by run
-    Law law;                       // without terms: undecided
-    double bytes = 0;              // at Fit::at
+    Law law;           // of the sum; without terms: undecided
+    double bytes = 0;  // at Fit::at
   };
 
   std::string name;
   std::optional<int64_t> limit;
   std::vector<double> measured;   // by run
   std::vector<double> predicted;  // by run, from the other runs
-  std::vector<double> terms;      // the sum of those of the rows
+  std::vector<double> terms;      // the sum of those that hold
+  double steps = 0;               // the part of `at.bytes` that the terms do not have
   Estimate at;
   std::optional<FitVerdict> verdict;           // without a limit there is none
   std::vector<std::optional<double>> full_at;  // by counter: the value at which the limit can be reached

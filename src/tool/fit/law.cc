@@ -8,6 +8,7 @@ namespace {
 constexpr double kTolerance = 0.05;    // the largest error of a law, as a part of the largest value
 constexpr double kSafety = 3;          // times the standard error of a sum, estimated by leaving points out
 constexpr double kLeastMargin = 0.01;  // of a sum
+constexpr double kCancelled = 4;       // times the errors of a sum are those of its parts
 constexpr double kEqualSizes = 1e-3;   // in octaves
 constexpr double kEqualBytes = 0.05;   // in octaves
 
@@ -23,6 +24,16 @@ double SumOfTerms(const std::vector<double>& terms, const Point& at) {
   double sum = 0;
   for (size_t term = 0; term < terms.size(); ++term) sum += terms[term] * TermAt(term, at);
   return sum;
+}
+
+// Returns the power of the size with which the last points grow; 0 if any two do not grow clearly faster than a line.
+double PowerOf(const Course& course) {
+  double power = 0;
+  for (size_t i = 1; i < course.size(); ++i) {
+    power = std::log2(course[i].second / course[i - 1].second) / std::log2(course[i].first / course[i - 1].first);
+    if (!(power > 1.1) || std::isinf(power)) return 0;
+  }
+  return course.size() < 3 ? 0 : power;
 }
 
 // Rounding up to powers of two: f(2 s) = 2 f(s), and all values are powers of two times each other.
@@ -88,6 +99,11 @@ double TermAt(size_t term, const Point& point) {
   return product;
 }
 
+void AddTo(std::vector<double>& sums, const std::vector<double>& values) {
+  sums.resize(std::max(sums.size(), values.size()));
+  for (size_t i = 0; i < values.size(); ++i) sums[i] += values[i];
+}
+
 double SizeOf(const Point& point) { return TermAt(SIZE_MAX, point); }
 
 LawFinder::LawFinder(std::vector<Point> points)
@@ -142,17 +158,14 @@ std::optional<LawFinder::Matrix> LawFinder::SolverOf(const std::vector<size_t>& 
 
 bool LawFinder::CanDecide() const {
   return absl::c_any_of(bases_, [this](const Basis& basis) {
-    size_t counters = 0;
-    for (const size_t term : basis.terms) counters += term != 0 && (term & (term - 1)) == 0 ? 1 : 0;
-    return counters == points_[0].size();
+    const auto is_counter = [](size_t term) { return term != 0 && (term & (term - 1)) == 0; };
+    return static_cast<size_t>(absl::c_count_if(basis.terms, is_counter)) == points_[0].size();
   });
 }
 
-bool LawFinder::AreDoublings() const {
-  return absl::c_all_of(points_, [this](const Point& point) {
-    const double octaves = std::log2(SizeOf(point) / SizeOf(points_[0]));
-    return std::fabs(octaves - std::round(octaves)) <= kEqualSizes;
-  });
+bool LawFinder::IsDoubled(const Point& at) const {
+  const double octaves = std::log2(SizeOf(at) / SizeOf(points_[0]));
+  return std::fabs(octaves - std::round(octaves)) <= kEqualSizes;
 }
 
 size_t LawFinder::AxisOf(const std::vector<double>& measured) const {
@@ -208,7 +221,22 @@ Law LawFinder::Find(const std::vector<double>& measured) const {
   }
   best.course.assign(course.begin(), course.end());
   best.can_be_doubling = CanBeDoubling(best.course);
+  if (best.is_steps && !best.can_be_doubling) best.power = PowerOf(best.course);
   return best;
+}
+
+std::optional<Law> LawFinder::FindSum(const std::vector<Law>& laws) const {
+  std::vector<double> measured;
+  double errors = 0;
+  for (const Law& law : laws) {
+    if (law.power > 0) return std::nullopt;
+    AddTo(measured, law.measured);
+    errors += law.is_steps ? LargestOf(law.errors) : 0;
+  }
+  if (errors == 0) return std::nullopt;
+  Law sum = Find(measured);
+  if (sum.is_steps || LargestOf(sum.errors) > errors / kCancelled) return std::nullopt;
+  return sum;
 }
 
 Estimate LawFinder::At(const Law& law, const Point& at) const {
@@ -226,6 +254,8 @@ Estimate LawFinder::At(const Law& law, const Point& at) const {
     const auto [low, high] = std::minmax(before->second, after->second);
     return {low, high, high};
   }
+  const double power = last * std::pow(size / last_size, law.power);
+  if (law.power > 0) return {std::min(line, power), power, std::max(line, power)};
   if (const std::optional<Estimate> pages = PagesAt(law.course, size, line); pages.has_value()) return *pages;
   // If the last value is much less than the others predict, or the end is flat, growth may have stopped.
   double usual = 0;

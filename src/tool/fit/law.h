@@ -15,9 +15,14 @@ double TermAt(size_t term, const Point& point);
 // The product of all counters.
 double SizeOf(const Point& point);
 
+// Adds values to the first sums.
+void AddTo(std::vector<double>& sums, const std::vector<double>& values);
+
 struct Law {
   std::vector<double> terms;  // a sum: by term, its bytes for each unit
   bool is_steps = false;      // no sum of terms holds; `terms` is the nearest one
+  bool holds() const { return !terms.empty() && !is_steps; }
+  double power = 0;  // of steps that grow faster than a line: that of the last points
 
   // By measured point: the bytes; the terms if it is left out; what these say of it, minus the bytes.
   std::vector<double> measured;
@@ -45,11 +50,14 @@ class LawFinder {
   bool CanDecide() const;
   // Returns whether all products can be told from sums, too.
   bool CanDecideProducts() const { return bases_.back().terms.size() == term_count_; }
-  // Returns whether all sizes are powers of two times each other: then sizes that are rounded up look like a line.
-  bool AreDoublings() const;
+  // Returns whether a size is a power of two times the smallest. If all are, sizes that are rounded up look like a
+  // line.
+  bool IsDoubled(const Point& at) const;
 
   // `measured`: bytes by point.
   Law Find(const std::vector<double>& measured) const;
+  // Returns the law of the sum, if the errors of steps cancel each other out: which of them has the memory changes.
+  std::optional<Law> FindSum(const std::vector<Law>& laws) const;
   // Returns what a law says, without its errors.
   Estimate At(const Law& law, const Point& at) const;
   // Returns the sum of the laws, with the errors of the sum.

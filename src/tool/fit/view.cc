@@ -9,10 +9,13 @@ namespace {
 using Row = MemoryFit::Row;
 
 int64_t Whole(double bytes) { return std::llround(std::clamp(bytes, -9e18, 9e18)); }
-
 std::string BytesText(double bytes) { return Bytes(Whole(bytes)); }
-
 std::string NumberText(double value) { return absl::StrFormat("%.10g", value); }
+
+Json VerdictJson(const std::optional<FitVerdict>& verdict) {
+  constexpr const char* kNames[] = {"fits", "undecided", "does not fit"};
+  return verdict.has_value() ? Json(kNames[static_cast<size_t>(*verdict)]) : Json();
+}
 
 // Returns "batch x tokens".
 std::string TermName(const Fit& fit, size_t term) {
@@ -46,15 +49,14 @@ std::string SumText(const Fit& fit, const std::vector<double>& terms) {
 
 const char* LawName(const Fit& fit, const Row& row) {
   if (row.law.terms.empty()) return "undecided";
-  if (row.law.is_steps) return "steps";
+  if (row.law.is_steps) return row.law.power > 0 ? "faster than a line" : "steps";
   const std::vector<size_t> terms = TermsIn(fit, row.law.terms);
   if (absl::c_any_of(terms, [](size_t term) { return (term & (term - 1)) != 0; })) return "product";
   return terms.empty() || terms.back() == 0 ? "constant" : "linear";
 }
 
 std::string MeasuredText(const std::vector<double>& measured) {
-  constexpr size_t kMost = 6;
-  const size_t left_out = measured.size() - std::min(kMost, measured.size());
+  const size_t left_out = std::max<size_t>(measured.size(), 6) - 6;
   const auto format = [](std::string* text, double bytes) { *text += BytesText(bytes); };
   return Cat(left_out > 0 ? "..., " : "",
              absl::StrJoin(measured.begin() + static_cast<std::ptrdiff_t>(left_out), measured.end(), ", ", format));
@@ -62,15 +64,15 @@ std::string MeasuredText(const std::vector<double>& measured) {
 
 std::string LawText(const Fit& fit, const Row& row) {
   const std::string name = LawName(fit, row);
-  if (row.law.terms.empty() || row.law.is_steps) return Cat(name, ": ", MeasuredText(row.measured));
+  if (!row.law.holds()) return Cat(name, ": ", MeasuredText(row.law.measured));
   return name == "constant" ? name : SumText(fit, row.law.terms);
 }
 
 double LargestResidual(const MemoryFit& memory) {
   double largest = 0;
   for (size_t r = 0; r < memory.predicted.size(); ++r) {
-    const double measured = memory.measured[r];
-    if (measured > 0) largest = std::max(largest, std::fabs(memory.predicted[r] / measured - 1));
+    if (memory.measured[r] <= 0) continue;
+    largest = std::max(largest, std::fabs(memory.predicted[r] / memory.measured[r] - 1));
   }
   return largest;
 }
@@ -92,22 +94,23 @@ std::string HeadText(const Fit& fit, const MemoryFit& memory) {
     return Visible(Cat(name, " ", MeasuredText(memory.measured), " (", measured, ")")) + "\n" +
            Colored("undecided: " + Visible(fit.undecided), Tone::kWarning) + "\n";
   }
+  const double steps = memory.steps;
+  const std::string sum = Cat(BytesText(memory.at.bytes - steps), " + ", BytesText(steps), " of steps = ");
   std::string text =
-      Visible(Cat(name, " = ", SumText(fit, memory.terms), " (", measured,
+      Visible(Cat(name, " = ", SumText(fit, memory.terms), steps > 0 ? " + steps (" : " (", measured,
                   absl::StrFormat(", largest residual %.1f %%)", 100 * LargestResidual(memory)))) +
       "\nat " +
-      Visible(Cat(PointText(fit.counters, fit.at), ": ", BytesText(memory.at.bytes), " (", BytesText(memory.at.low),
-                  " to ", BytesText(memory.at.high), ")", memory.limit ? Cat(" of ", Bytes(*memory.limit)) : ""));
-  if (memory.verdict.has_value()) {
-    const Tone tone = memory.verdict == FitVerdict::kFits ? Tone::kPlain : Tone::kWarning;
-    text += ": " + Colored(FitVerdictName(*memory.verdict), tone);
-  }
+      Visible(Cat(PointText(fit.counters, fit.at), ": ", steps > 0 ? sum : "", BytesText(memory.at.bytes), " (",
+                  BytesText(memory.at.low), " to ", BytesText(memory.at.high), ")",
+                  memory.limit ? Cat(" of ", Bytes(*memory.limit)) : ""));
+  const Tone tone = memory.verdict == FitVerdict::kFits ? Tone::kPlain : Tone::kWarning;
+  if (memory.verdict.has_value()) text += ": " + Colored(VerdictJson(memory.verdict).get<std::string>(), tone);
   return Cat(text, full.empty() ? "" : "; full at " + Visible(absl::StrJoin(full, " or ")), "\n");
 }
 
 Json ListJson(const std::vector<double>& bytes) {
-  Json list = Json::array();
-  for (const double one : bytes) list.push_back(Whole(one));
+  std::vector<int64_t> list(bytes.size());
+  absl::c_transform(bytes, list.begin(), Whole);
   return list;
 }
 
@@ -124,22 +127,17 @@ Json TermsJson(const Fit& fit, const std::vector<double>& terms) {
   return json;
 }
 
-Json VerdictJson(const std::optional<FitVerdict>& verdict) {
-  return verdict.has_value() ? Json(FitVerdictName(*verdict)) : Json();
-}
-
 RowFields<Row> FieldsOf(const Fit& fit) {
   const auto function = [](const Row& row) { return row.function; };
   const auto position = [](const Row& row) { return row.position; };
-  const auto has_law = [](const Row& row) { return !row.law.terms.empty() && !row.law.is_steps; };
   return {{"at " + PointText(fit.counters, fit.at), 'r', [](const Row& row) { return BytesText(row.bytes); }, "bytes",
            [](const Row& row) { return Whole(row.bytes); }},
           {"law", 'l', [&fit](const Row& row) { return LawText(fit, row); }, "law",
            [&fit](const Row& row) { return LawName(fit, row); }},
           {"", 'l', nullptr, "terms",
-           [&fit, has_law](const Row& row) { return has_law(row) ? TermsJson(fit, row.law.terms) : Json(); }},
+           [&fit](const Row& row) { return row.law.holds() ? TermsJson(fit, row.law.terms) : Json(); }},
           {"", 'l', nullptr, "measured",
-           [has_law](const Row& row) { return has_law(row) ? Json() : ListJson(row.measured); }},
+           [](const Row& row) { return row.law.holds() ? Json() : ListJson(row.law.measured); }},
           {"function", 'l', function, "function", function},
           {"where", 'l', position, "where", position},
           {"", 'l', nullptr, "stacks", [](const Row& row) { return row.stacks; }}};
@@ -152,6 +150,7 @@ Json JsonOf(const Fit& fit, const MemoryFit& memory) {
   json.update({{"predicted", ListJson(memory.predicted)},
                {"largest_residual", LargestResidual(memory)},
                {"terms", TermsJson(fit, memory.terms)},
+               {"steps", Whole(memory.steps)},
                {"bytes", Whole(memory.at.bytes)},
                {"low", Whole(memory.at.low)},
                {"high", Whole(memory.at.high)}});
@@ -161,11 +160,6 @@ Json JsonOf(const Fit& fit, const MemoryFit& memory) {
 }
 
 }  // namespace
-
-const char* FitVerdictName(FitVerdict verdict) {
-  constexpr const char* kNames[] = {"fits", "does not fit", "undecided"};
-  return kNames[static_cast<size_t>(verdict)];
-}
 
 std::string PointText(const std::vector<std::string>& counters, const Point& point) {
   std::vector<std::string> texts;
