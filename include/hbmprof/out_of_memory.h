@@ -26,6 +26,10 @@ struct FailedAllocation {
   bool is_trimmed = false;  // the caller is a pool that had returned its segments without blocks before
 };
 
+// The value of the tag `failure` (tag.h) of a thread that reports a request of earlier work: reports and recordings
+// then say "noticed at" instead of "requested by".
+inline constexpr std::string_view kLateFailure = "asynchronous";
+
 // Reports `failure`, an allocation on a device of `profiler`. The report is written to standard error. It has the
 // requested bytes; the tags and the call stack of the calling thread; the device's total, free and largest free memory;
 // the memory that this process holds, by kind, and how much of it is idle in pools or unaccounted; the memory that

@@ -112,6 +112,8 @@ TEST_F(OutputTest, ConcurrentProcessesHaveOwnRecordings) {
   const std::string command = "for i in 1 2 3 4 5 6 7 8; do " + std::string(kProgram) + " leak & done; wait";
   const CommandResult run = RunCommand({"sh", "-c", command}, {"HBMPROF_RECORD=" + Path("r.hbmrec")});
   EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.err, HasSubstr("hbmprof: " + Path("r.hbmrec") + " exists: this run is recorded to " +
+                                 Path("r.hbmrec.7") + "\n"));
   const std::vector<std::string> names = NamesIn(directory_);
   EXPECT_THAT(names, SizeIs(8));
   for (const std::string& name : names) {

@@ -6,6 +6,7 @@
 #include "gtest/gtest.h"
 #include "pjrt_c_api.h"
 #include "src/backends/pjrt/abi.h"
+#include "tests/support/fake_pjrt/more_abi.h"
 
 namespace {
 
@@ -20,6 +21,7 @@ SAME_SLOT(kErrorMessage, PJRT_Error_Message);
 SAME_SLOT(kErrorGetCode, PJRT_Error_GetCode);
 SAME_SLOT(kPluginInitialize, PJRT_Plugin_Initialize);
 SAME_SLOT(kEventDestroy, PJRT_Event_Destroy);
+SAME_SLOT(kEventIsReady, PJRT_Event_IsReady);
 SAME_SLOT(kEventError, PJRT_Event_Error);
 SAME_SLOT(kEventAwait, PJRT_Event_Await);
 SAME_SLOT(kClientCreate, PJRT_Client_Create);
@@ -89,6 +91,7 @@ SAME_SLOT(kBufferBitcast, PJRT_Buffer_Bitcast);
 SAME_FIELD(ErrorMessageArgs, message_size, PJRT_Error_Message_Args, message_size);
 SAME_FIELD(ErrorGetCodeArgs, code, PJRT_Error_GetCode_Args, code);
 SAME_FIELD(EventArgs, event, PJRT_Event_Await_Args, event);
+SAME_FIELD(EventIsReadyArgs, is_ready, PJRT_Event_IsReady_Args, is_ready);
 SAME_FIELD(ClientCreateArgs, client, PJRT_Client_Create_Args, client);
 SAME_FIELD(ClientCreateArgs, kv_try_get_user_arg, PJRT_Client_Create_Args, kv_try_get_user_arg);
 SAME_FIELD(ClientDestroyArgs, client, PJRT_Client_Destroy_Args, client);

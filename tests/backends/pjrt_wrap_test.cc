@@ -1005,5 +1005,68 @@ TEST(PjrtWrapping, ExhaustedMemoryIsReportedOnceForEachDevice) {
   EXPECT_EXIT(ExhaustMemory(), ::testing::ExitedWithCode(0), "");
 }
 
+// What an execution reports through its event, and not by its result.
+[[noreturn]] void ExhaustMemoryLater() {
+  fake_pjrt_reset(1 << 20);
+  const PjrtCalls calls(Wrapped(fake_pjrt_table(kFakePjrtNewest)));
+  abi::Client* const client = calls.CreateClient();
+  abi::LoadedExecutable* const executable = calls.Compile(client, kProgram);
+  const auto execute = [&](std::vector<abi::Buffer*> arguments, abi::Device* device, abi::Event** done) {
+    PjrtCalls::Run run;
+    run.arguments = {std::move(arguments)};
+    run.device = device;
+    run.done = done;
+    std::vector<std::vector<abi::Buffer*>> outputs;
+    CaptureMessages();
+    EXPECT_EQ(calls.Execute(executable, run, &outputs), 0);
+    return outputs[0][0];
+  };
+  abi::Event* done = nullptr;
+  abi::EventArgs ask{};
+
+  // The call that has failed is reported, and its output is not live.
+  fake_pjrt_fail_next_event(abi::kErrorResourceExhausted, /*is_known=*/true);
+  abi::Buffer* const failed = execute({}, nullptr, &done);
+  EXPECT_THAT(CapturedMessages(), AllOf(HasSubstr("out of memory on FAKE_0: PJRT_LoadedExecutable_Execute failed"),
+                                        HasSubstr("\n  requested by ")));
+  const DeviceId device = Recorder().Device("FAKE_0");
+  EXPECT_EQ(Recorder().Stats(device).bytes_in_use, 5000) << "the code";
+
+  // Who waits for it learns nothing new. Nor does an execution that needs its output.
+  abi::Buffer* const held = calls.FromHost(client, {16384}, calls.Device(client, 1));
+  CaptureMessages();
+  ask.event = done;
+  EXPECT_EQ(calls.Call(abi::kEventAwait, &ask), abi::kErrorResourceExhausted);
+  EXPECT_EQ(CapturedMessages(), "");
+  calls.DestroyEvent(done);
+  fake_pjrt_fail_next_event(abi::kErrorResourceExhausted, /*is_known=*/true);
+  abi::Buffer* const dependent = execute({failed}, calls.Device(client, 1), &done);
+  EXPECT_EQ(CapturedMessages(), "");
+  calls.DestroyEvent(done);
+
+  // A failure that only the event reports.
+  fake_pjrt_fail_next_event(abi::kErrorResourceExhausted, /*is_known=*/false);
+  abi::Buffer* const later = execute({}, nullptr, &done);
+  EXPECT_EQ(CapturedMessages(), "");
+  CaptureMessages();
+  ask.event = done;
+  EXPECT_EQ(calls.Call(abi::kEventError, &ask), abi::kErrorResourceExhausted);
+  EXPECT_THAT(CapturedMessages(), AllOf(HasSubstr("out of memory on FAKE_1: PJRT_Event_Error failed"),
+                                        HasSubstr("\n  noticed at "), Not(HasSubstr("requested by"))));
+  calls.DestroyEvent(done);
+
+  CaptureMessages();
+  for (abi::Buffer* buffer : {failed, held, dependent, later}) calls.Destroy(buffer);
+  EXPECT_EQ(CapturedMessages(), "") << "all handles are known";
+  EXPECT_EQ(fake_pjrt_live_errors(), 0);
+  std::fflush(stdout);
+  std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+}
+
+TEST(PjrtWrapping, FailureOfAnEventIsReportedOnce) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(ExhaustMemoryLater(), ::testing::ExitedWithCode(0), "");
+}
+
 }  // namespace
 }  // namespace hbmprof

@@ -611,6 +611,13 @@ TEST_F(ExplainTest, AdviceFitsHowTheProgramWasRecorded) {
   }
 }
 
+TEST_F(ExplainTest, NamesWhatShowsTheArraysOfJax) {
+  ProfileMaker maker = HealthyProfile();
+  maker.Comment("warning text=the%20arrays%20of%20JAX%20are%20not%20shown;%20hbmprof.use_with_jax(\"cuda\")");
+  EXPECT_EQ(Find(Explain({Write(maker)}), "INCOMPLETE")["action"],
+            "call hbmprof.use_with_jax, and set HBMPROF_RECORD or HBMPROF_OUTPUT");
+}
+
 TEST_F(ExplainTest, DoesNotCallAProgramHealthyThatDoesNotRecord) {
   ProfileMaker maker = HealthyProfile();
   maker.Comment("warning text=Recording%20has%20been%20off%20since%202026-11-22T18:20:04Z:%20missing");

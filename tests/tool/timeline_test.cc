@@ -691,6 +691,12 @@ TEST(TimelineCommand, NamesTheCallOfAFailedAllocation) {
               HasSubstr("out of memory: 64.00 MiB of GPU:0, requested by answer < main\n"));
   const Json mark = ToolJson({"timeline", path})["marks"][0];
   EXPECT_EQ(mark["requested_by"], "answer < main");
+
+  MadeRecording late;
+  MadeRecording::SiteOptions options;
+  options.tags = {{"failure", "asynchronous"}};
+  late.Add({MadeRecording::kStart, 0, kMiB, late.Site({{"wait"}}, options), 0, RecordedKind::kFailed, false});
+  EXPECT_THAT(RunTool({"timeline", Written(late)}).out, HasSubstr("1.00 MiB of GPU:0, noticed at wait\n"));
   EXPECT_EQ(mark["bytes"], 64 * kMiB);
 }
 

@@ -203,7 +203,7 @@ std::string SnapshotText(const OutOfMemory& failure, const Profiler& profiler, c
   std::string request;
   if (!failure.stack.empty()) {
     snapshot.stacks.push_back({failure.stack, false});
-    request = "requested by " +
+    request = (failure.tags.find(kLateFailure) == std::string::npos ? "requested by " : "noticed at ") +
               OutOfMemoryStack(snapshot, static_cast<uint32_t>(snapshot.stacks.size() - 1), &ElfSymbolizer());
     snapshot.stacks.pop_back();
   }

@@ -43,14 +43,19 @@ namespace {
 constexpr int64_t kDefaultFlightEvents = int64_t{1} << 22;
 
 // Calls use(name, must_be_new) with the name of the file for the pattern `path`, and returns its result. If the pattern
-// has "%n" or `must_be_new` is true, the file is a new one, with the next name for which there is none.
+// has "%n" or `must_be_new` is true, the file is a new one, with the next name for which there is none. A message says
+// so if the name has no "%n".
 template <typename Use>
 absl::Status WithFile(std::string_view path, bool must_be_new, const Use& use) {
   const OutputPattern pattern(path);
   must_be_new = must_be_new || pattern.has_number();
-  return WithFreeName(pattern, must_be_new, [&](const std::string& name, int) {
-    const absl::Status is_new = must_be_new ? CheckIsNew(name) : absl::OkStatus();
-    return is_new.ok() ? use(name, must_be_new) : is_new;
+  return WithFreeName(pattern, must_be_new, [&](const std::string& name, int attempt) {
+    absl::Status status = must_be_new ? CheckIsNew(name) : absl::OkStatus();
+    if (status.ok()) status = use(name, must_be_new);
+    if (status.ok() && attempt > 0 && !pattern.has_number()) {
+      PrintMessage("hbmprof: ", pattern.Path(0), " exists: this run is recorded to ", name);
+    }
+    return status;
   });
 }
 

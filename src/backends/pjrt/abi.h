@@ -30,7 +30,6 @@ struct Event;
 struct FulfillCallback;  // PJRT_FulfillAliasBufferCallback
 
 inline constexpr int kErrorResourceExhausted = 8;
-inline constexpr int kErrorInvalidArgument = 3;
 inline constexpr int kErrorNotFound = 5;
 
 // The names of PJRT_Buffer_Type, by value.
@@ -62,13 +61,11 @@ enum Slot : int {
   kErrorDestroy = 0,
   kErrorMessage = 1,
   kErrorGetCode = 2,
-  kPluginInitialize = 3,
-  kEventDestroy = 5,
+  kEventIsReady = 6,
   kEventError = 7,
   kEventAwait = 8,
   kClientCreate = 10,
   kClientDestroy = 11,
-  kClientPlatformName = 12,
   kClientAddressableDevices = 16,
   kClientCompile = 20,
   kBufferFromHostBuffer = 22,
@@ -96,10 +93,8 @@ enum Slot : int {
   kBufferDelete = 67,
   kBufferIsDeleted = 68,
   kBufferCopyToDevice = 69,
-  kBufferToHostBuffer = 70,
   kBufferIncreaseReferences = 74,
   kBufferDecreaseReferences = 75,
-  kBufferDevicePointer = 76,
   kBufferCopyToMemory = 92,
   kCreateView = 93,
   kExecutableMemoryStats = 96,
@@ -139,8 +134,8 @@ HBMPROF_PJRT_ARGS(ErrorMessageArgs)
 HBMPROF_PJRT_END(ErrorMessageArgs, message_size, 32);
 HBMPROF_PJRT_ARGS(ErrorGetCodeArgs) const Error* error; int code; HBMPROF_PJRT_END(ErrorGetCodeArgs, code, 24);
 
-HBMPROF_PJRT_ARGS(PluginInitializeArgs) HBMPROF_PJRT_END(PluginInitializeArgs, extension_start, 8);
 HBMPROF_PJRT_ARGS(EventArgs) Event* event; HBMPROF_PJRT_END(EventArgs, event, 16);
+HBMPROF_PJRT_ARGS(EventIsReadyArgs) Event* event; bool is_ready; HBMPROF_PJRT_END(EventIsReadyArgs, is_ready, 24);
 
 HBMPROF_PJRT_ARGS(ClientCreateArgs)
   const void* create_options; size_t num_options;
@@ -149,9 +144,6 @@ HBMPROF_PJRT_ARGS(ClientCreateArgs)
 HBMPROF_PJRT_END(ClientCreateArgs, kv_try_get_user_arg, 80);
 static_assert(offsetof(ClientCreateArgs, client) == 64);
 HBMPROF_PJRT_ARGS(ClientDestroyArgs) Client* client; HBMPROF_PJRT_END(ClientDestroyArgs, client, 16);
-HBMPROF_PJRT_ARGS(ClientTextArgs)  // PlatformName, PlatformVersion
-  Client* client; const char* text; size_t text_size;
-HBMPROF_PJRT_END(ClientTextArgs, text_size, 32);
 HBMPROF_PJRT_ARGS(ClientAddressableDevicesArgs)
   Client* client; Device* const* devices; size_t num_devices;
 HBMPROF_PJRT_END(ClientAddressableDevicesArgs, num_devices, 32);
@@ -303,8 +295,6 @@ HBMPROF_PJRT_END(BufferCopyToDeviceArgs, copy, 32);
 HBMPROF_PJRT_ARGS(BufferCopyToMemoryArgs)
   Buffer* buffer; Memory* memory; Buffer* copy;
 HBMPROF_PJRT_END(BufferCopyToMemoryArgs, copy, 32);
-HBMPROF_PJRT_ARGS(BufferDevicePointerArgs) Buffer* buffer; void* pointer;
-HBMPROF_PJRT_END(BufferDevicePointerArgs, pointer, 24);
 HBMPROF_PJRT_ARGS(BufferBitcastArgs)
   Buffer* buffer; int type; const int64_t* dims; size_t num_dims; void* layout; Buffer* result;
 HBMPROF_PJRT_END(BufferBitcastArgs, result, 56);

@@ -214,6 +214,12 @@ bool PjrtRecords::IsHolder(PjrtHandle buffer) const {
   return found != buffers_.end() && !found->second.deleted && !found->second.memory.is_null();
 }
 
+bool PjrtRecords::IsFailed(PjrtHandle buffer) {
+  MutexLock lock(mutex_);
+  const auto found = buffers_.find(buffer);
+  return found != buffers_.end() && found->second.deleted && found->second.memory.is_null();
+}
+
 bool PjrtRecords::Holds(PjrtHandle buffer) {
   MutexLock lock(mutex_);
   return IsHolder(buffer);

@@ -132,6 +132,8 @@ class PjrtRecords {
   // Call when the handle no longer holds its memory: it was deleted, or donated to an execution. Has no effect
   // if the handle holds no memory or is unknown.
   int Deleted(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns whether `buffer` is the output of a failed execution: it was deleted, and has never had memory.
+  bool IsFailed(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns whether the handle is known and holds memory.
   bool Holds(PjrtHandle buffer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Removes the handles from `buffers` that are unknown or hold no memory.

@@ -63,8 +63,8 @@ Request RequestAt(const PjrtPlugin::Location& location) {
 void ReportFailure(TrackedPlugin& tracked, int slot, const Error* error, const Request& request) {
   // If the device is not known, the name is empty, and the report is about the device with the most bytes in use.
   const std::string device = request.device ? tracked.plugin.NameOf(*request.device) : std::string();
-  FailedAllocation failure = {CallName(slot), tracked.plugin.RequestedBytes(error), device, request.space};
-  if (!failure.bytes) failure.bytes = request.bytes;
+  FailedAllocation failure = {CallName(slot), request.bytes, device, request.space};
+  if (const auto bytes = PjrtRequestedBytes(tracked.plugin.MessageOf(error))) failure.bytes = bytes;
   ReportOutOfMemory(failure, tracked.profiler);
 }
 
@@ -285,6 +285,30 @@ std::string_view CallLocationOf(const ExecuteArgs& args) {
   return {options->call_location, strnlen(options->call_location, kMaxBytes)};
 }
 
+// If an execution runs on several devices, its arguments do not show which of them has no memory.
+Request RequestOf(TrackedPlugin& tracked, const ExecuteArgs& args) {
+  const std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
+  Request request;
+  if (args.execute_device != nullptr) {
+    request.device = tracked.plugin.DeviceOf(program == nullptr ? nullptr : program->client, args.execute_device);
+  } else if (program != nullptr && program->devices.size() == 1) {
+    request.device = program->devices.front();
+  }
+  return request;
+}
+
+// Reports `failure`, with which an execution had failed when its call returned, and destroys it. If an argument has
+// failed, its own failure was reported before.
+void ReportExecution(TrackedPlugin& tracked, const ExecuteArgs& args, Error* failure) {
+  bool is_passed_on = false;
+  for (size_t i = 0; i < args.num_devices * args.num_args; ++i) {
+    is_passed_on |= tracked.records.IsFailed(args.argument_lists[i / args.num_args][i % args.num_args]);
+  }
+  tracked.known_failure = std::hash<std::string_view>()(tracked.plugin.MessageOf(failure));
+  if (!is_passed_on) Finish(tracked, kLoadedExecutableExecute, failure, [&] { return RequestOf(tracked, args); });
+  tracked.plugin.Discard(failure);
+}
+
 void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteArgs& args) {
   if (args.output_lists == nullptr) return;
   const std::shared_ptr<const PjrtProgram> program = ProgramOf(tracked, caller, args);
@@ -301,10 +325,21 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
   if (outputs != nullptr && outputs->size() != args.num_devices) outputs = nullptr;
   auto described = outputs == nullptr ? std::make_unique<PjrtProgram::Outputs>(args.num_devices) : nullptr;
   for (size_t device = 0; device < args.num_devices; ++device) {
+    Event* const* const done = args.device_complete_events;
+    Error* const failure = done == nullptr ? nullptr : tracked.plugin.FailureOf(done[device]);
+    if (failure != nullptr) {
+      described = nullptr;
+      ReportExecution(tracked, args, failure);
+    }
     for (size_t i = 0; i < program->num_outputs; ++i) {
       Buffer* const buffer = args.output_lists[device][i];
       const size_t bytes = tracked.plugin.SizeOf(buffer);
       const auto record = [&] {
+        if (failure != nullptr) {  // the handle has no memory
+          tracked.records.CreatedAlias(caller, client, buffer, PjrtMemory());
+          tracked.records.Deleted(buffer);
+          return;
+        }
         if (outputs != nullptr && bytes == (*outputs)[device][i].bytes) {
           tracked.records.Created(caller, client, buffer, (*outputs)[device][i]);
           return;
@@ -323,18 +358,6 @@ void RecordOutputs(TrackedPlugin& tracked, const Caller& caller, const ExecuteAr
       program->outputs.compare_exchange_strong(none, described.get(), std::memory_order_acq_rel)) {
     static_cast<void>(described.release());  // `program` owns it now
   }
-}
-
-// If an execution runs on several devices, its arguments do not show which of them has no memory.
-Request RequestOf(TrackedPlugin& tracked, const ExecuteArgs& args) {
-  const std::shared_ptr<const PjrtProgram> program = tracked.records.FindProgram(args.executable);
-  Request request;
-  if (args.execute_device != nullptr) {
-    request.device = tracked.plugin.DeviceOf(program == nullptr ? nullptr : program->client, args.execute_device);
-  } else if (program != nullptr && program->devices.size() == 1) {
-    request.device = program->devices.front();
-  }
-  return request;
 }
 
 Error* Execute(TrackedPlugin& tracked, const Caller& caller, ExecuteArgs* args) {
@@ -505,11 +528,15 @@ Error* DestroyTransfer(TrackedPlugin& tracked, const Caller&, TransferManagerDes
                         [&] { return tracked.records.TransferDestroyed(args->manager); });
 }
 
-// An execution can report exhausted memory through its event.
+// An execution can report exhausted memory through its event, later than its call.
 
 template <int kSlot>
 Error* AskEvent(TrackedPlugin& tracked, const Caller&, EventArgs* args) {
-  return Finish(tracked, kSlot, tracked.plugin.Call(kSlot, args));
+  Error* const error = tracked.plugin.Call(kSlot, args);
+  if (error == nullptr) return nullptr;
+  if (std::hash<std::string_view>()(tracked.plugin.MessageOf(error)) == tracked.known_failure) return error;
+  const ScopedTag tag("failure", kLateFailure);
+  return Finish(tracked, kSlot, error);
 }
 
 template <typename Args, Error* (*kRun)(TrackedPlugin&, const Caller&, Args*)>

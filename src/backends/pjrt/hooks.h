@@ -18,6 +18,7 @@ struct TrackedPlugin {
   Profiler& profiler;
   PjrtPlugin plugin;
   PjrtRecords records;
+  std::atomic<size_t> known_failure{0};  // hash of the message of the last execution that had failed when it returned
 };
 
 // The type of a hook. A hook calls the plugin's own function once, with `args` unchanged, and returns its result.

@@ -82,14 +82,23 @@ std::optional<int> PjrtPlugin::CodeOf(const pjrt::Error* error) const {
   return query.args.code;
 }
 
-std::optional<size_t> PjrtPlugin::RequestedBytes(const pjrt::Error* error) const {
-  if (!Has(Slot::kErrorMessage)) return std::nullopt;
+std::string_view PjrtPlugin::MessageOf(const pjrt::Error* error) const {
+  if (!Has(Slot::kErrorMessage)) return {};
   PjrtQuery<pjrt::ErrorMessageArgs> query;
   query.args.error = error;
   // Like ErrorDestroy, this function returns void.
   reinterpret_cast<void (*)(pjrt::ErrorMessageArgs*)>(Function(Slot::kErrorMessage))(&query.args);
-  if (query.args.message == nullptr) return std::nullopt;
-  return PjrtRequestedBytes({query.args.message, query.args.message_size});
+  if (query.args.message == nullptr) return {};
+  return {query.args.message, query.args.message_size};
+}
+
+pjrt::Error* PjrtPlugin::FailureOf(pjrt::Event* event) const {
+  PjrtQuery<pjrt::EventIsReadyArgs, kSmall> ready;
+  ready.args.event = event;
+  if (!Query(Slot::kEventIsReady, &ready) || !ready.args.is_ready || !Has(Slot::kEventError)) return nullptr;
+  PjrtQuery<pjrt::EventArgs> query;
+  query.args.event = event;
+  return Call(Slot::kEventError, &query.args);
 }
 
 std::vector<pjrt::Device*> PjrtPlugin::AddressableDevices(pjrt::Client* client) const {

@@ -71,9 +71,12 @@ class PjrtPlugin {
   }
   // Returns the code of `error`; nullopt if the plugin does not report it. Does not destroy `error`.
   std::optional<int> CodeOf(const pjrt::Error* error) const;
-  // Returns the bytes that the message of `error` names as requested; nullopt if it names none. Does not destroy
-  // `error`.
-  std::optional<size_t> RequestedBytes(const pjrt::Error* error) const;
+  // Returns the message of `error`, which is valid until `error` is destroyed; "" if there is none.
+  std::string_view MessageOf(const pjrt::Error* error) const;
+
+  // Returns the error of work that has failed by now; null if there is none. Destroy it with Discard.
+  pjrt::Error* FailureOf(pjrt::Event* event) const;
+  void Discard(pjrt::Error* error) const;
 
   // A device, and the name of one of its memory spaces.
   struct Location {
@@ -112,7 +115,6 @@ class PjrtPlugin {
   void* Function(int slot) const {
     return *reinterpret_cast<void* const*>(reinterpret_cast<const char*>(api_) + pjrt::OffsetOf(slot));
   }
-  void Discard(pjrt::Error* error) const;
   std::string QueryName(pjrt::Device* device) const;
   Location QueryLocation(PjrtHandle client, pjrt::Memory* memory);
   static DeviceProbe Probe(const PjrtPlugin& plugin, pjrt::Device* device);

@@ -57,10 +57,9 @@ void AddXlaWarning(Snapshot* snapshot) {
   }
   snapshot->warnings.emplace_back(
       has_plugin
-          ? "XLA allocates device memory in advance; libhbmprof_pjrt.so has recorded the arrays of JAX in it: set "
-            "HBMPROF_OUTPUT=FILE for their profile"
-          : "XLA allocates device memory in advance, so the arrays of JAX are not shown; "
-            "hbmprof.use_with_jax(\"cuda\") before the import of jax shows them (docs/pjrt.md)");
+          ? "libhbmprof_pjrt.so has recorded the arrays of JAX: set HBMPROF_OUTPUT=FILE for their profile"
+          : "the arrays of JAX are not shown; hbmprof.use_with_jax(\"cuda\") before the import of jax shows them "
+            "(docs/pjrt.md)");
 }
 
 }  // namespace hbmprof::internal

@@ -159,10 +159,10 @@ void PrintMarks(const OpenedRecording& recording, std::vector<Timeline::Mark> ma
   }
   for (const Timeline::Mark& mark : marks) {
     const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
-    const std::string callers = recording.stacks.CallersAt(recording.reader->tables(), mark.site);
+    const std::string by = recording.stacks.RequestedBy(recording.reader->tables(), mark.site);
     Print(Cat(Seconds(mark.time), "  ",
               is_failed ? Cat("out of memory", mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes)), " of ", mark.memory,
-                              callers.empty() ? "" : ", requested by ", Visible(callers))
+                              Visible(by))
                         : Cat(mark.kind == Timeline::MarkKind::kReport ? "report " : "profile ", mark.name),
               "\n"));
   }

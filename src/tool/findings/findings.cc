@@ -494,8 +494,10 @@ class Finder {
     // A failure is in the profile that it made, and not in each later one.
     for (auto f = series_.files.rbegin(); f != series_.files.rend(); ++f) AddWarnings(profiles_.files()[*f]);
     const bool is_recording = subject_.kind == Subject::Kind::kRecording;
-    const std::string action = found_.dropped > 0        ? "raise the limit, and " + Again()
-                               : is_recording            ? "look again when the process has ended, or record it anew"
+    const bool is_jax = !problems.empty() && absl::StrContains(problems[0], "use_with_jax");
+    const std::string action = found_.dropped > 0 ? "raise the limit, and " + Again()
+                               : is_jax       ? "call hbmprof.use_with_jax, and set HBMPROF_RECORD or HBMPROF_OUTPUT"
+                               : is_recording ? "look again when the process has ended, or record it anew"
                                : !problems.empty()       ? "repair the cause, and " + Again()
                                : series_.restart.empty() ? "get the file again: it was changed, or is damaged"
                                                          : "give the profiles of one process";

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "hbmprof/out_of_memory.h"
 #include "hbmprof/pprof.h"
 #include "src/core/pool_samples.h"
 #include "src/tool/profile/labels.h"
@@ -85,11 +86,18 @@ std::string RecordedStacks::CallersAt(const RecordingTables& tables, uint32_t si
   return absl::StrJoin(frames, " < ", [](std::string* out, const Frame& frame) { *out += frame.name; });
 }
 
+std::string RecordedStacks::RequestedBy(const RecordingTables& tables, uint32_t site) const {
+  const std::string callers = CallersAt(tables, site);
+  if (callers.empty()) return "";
+  const bool is_late =
+      absl::c_any_of(tables.sites[site].tags, [](const auto& tag) { return tag.second == kLateFailure; });
+  return Cat(is_late ? ", noticed at " : ", requested by ", callers);
+}
+
 std::string FailedText(const RecordingTables& tables, const RecordedEvent& event, const std::string& when) {
   const absl::StatusOr<RecordedStacks> stacks = RecordedStacks::Make("", tables, {}, true);
-  const std::string callers = stacks.ok() ? stacks->CallersAt(tables, event.site) : "";
   return Cat(event.bytes > 0 ? Bytes(event.bytes) : "unknown size", " failed", when,
-             callers.empty() ? "" : ", requested by ", callers);
+             stacks.ok() ? stacks->RequestedBy(tables, event.site) : "");
 }
 
 absl::StatusOr<OpenedRecording> OpenRecording(const std::string& path, const std::vector<std::string>& known,

@@ -27,6 +27,8 @@ class RecordedStacks {
   const Frame& own_frame(uint32_t stack) const { return own_frames_[stack]; }
   // Returns the names of the innermost own frames of the site's stack: "f < g < h"; "" without a site.
   std::string CallersAt(const RecordingTables& tables, uint32_t site) const;
+  // The same after ", requested by " or ", noticed at " (kLateFailure); "" without a site.
+  std::string RequestedBy(const RecordingTables& tables, uint32_t site) const;
 
  private:
   RecordedStacks() = default;

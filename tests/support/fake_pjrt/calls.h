@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "src/backends/pjrt/abi.h"
+#include "tests/support/fake_pjrt/more_abi.h"
 
 namespace hbmprof_test {
 
@@ -164,6 +165,7 @@ class PjrtCalls {
     size_t num_outputs = 1;
     abi::Device* device = nullptr;
     const char* location = nullptr;
+    abi::Event** done = nullptr;  // not null: the events of the devices are stored here
   };
   int Execute(abi::LoadedExecutable* executable, const Run& run,
               std::vector<std::vector<abi::Buffer*>>* outputs) const {
@@ -185,6 +187,7 @@ class PjrtCalls {
     args.num_args = run.arguments[0].size();
     args.output_lists = output_lists.data();
     args.execute_device = run.device;
+    args.device_complete_events = run.done;
     return Call(abi::kLoadedExecutableExecute, &args);
   }
   // One output on one device; null if it failed.

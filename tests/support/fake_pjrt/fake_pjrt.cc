@@ -22,6 +22,7 @@ struct Error {
 };
 struct Event {
   int code;  // of the error that it will have; 0: none
+  bool is_ready;
 };
 struct Memory {
   Device* device;
@@ -136,6 +137,7 @@ struct State {
   DeviceBytes bytes[kDevices];
   std::map<int, int> failures;
   int event_failure = 0;
+  bool event_failure_is_known = false;
   int64_t calls[kSlots] = {};
   int64_t errors = 0;
   Pool<Client> clients;
@@ -276,14 +278,19 @@ Error* PluginInitialize(PluginInitializeArgs*) {
   FAKE_CALL(kPluginInitialize);
   return nullptr;
 }
-Event* NewEvent() { return new Event{std::exchange(S().event_failure, 0)}; }
+Event* NewEvent() { return new Event{std::exchange(S().event_failure, 0), S().event_failure_is_known}; }
 Error* EventDestroy(EventArgs* args) {
   delete args->event;
   return nullptr;
 }
 Error* EventAwait(EventArgs* args) {
   FAKE_CALL(kEventAwait);
-  return args->event->code == 0 ? nullptr : MakeError(args->event->code, "the work failed");
+  if (args->event->code == 0) return nullptr;
+  return MakeError(args->event->code, args->event->is_ready ? "the work failed" : "the work failed later");
+}
+Error* EventIsReady(EventIsReadyArgs* args) {
+  args->is_ready = args->event->is_ready;
+  return nullptr;
 }
 
 // Clients, devices, memories.
@@ -710,6 +717,8 @@ Table* MakeTable(int minor, int slots) {
   set(kErrorGetCode, &ErrorGetCode);
   set(kPluginInitialize, &PluginInitialize);
   set(kEventDestroy, &EventDestroy);
+  set(kEventIsReady, &EventIsReady);
+  set(kEventError, &EventAwait);
   set(kEventAwait, &EventAwait);
   set(kClientCreate, &ClientCreate);
   set(kClientDestroy, &ClientDestroy);
@@ -820,9 +829,10 @@ void fake_pjrt_fail_next(int slot, int code) {
   const std::lock_guard<std::recursive_mutex> lock(S().mutex);
   S().failures[slot] = code;
 }
-void fake_pjrt_fail_next_event(int code) {
+void fake_pjrt_fail_next_event(int code, bool is_known) {
   const std::lock_guard<std::recursive_mutex> lock(S().mutex);
   S().event_failure = code;
+  S().event_failure_is_known = is_known;
 }
 
 void fake_pjrt_on_destroyed(void (*hook)()) { on_destroyed.store(hook); }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "src/backends/pjrt/abi.h"
+#include "tests/support/fake_pjrt/more_abi.h"
 
 extern "C" {
 
@@ -31,8 +32,8 @@ void fake_pjrt_limit_requests(int64_t bytes, bool is_reported);
 void fake_pjrt_hide_memory_stats();
 // The next call of `slot` fails with `code` and changes nothing.
 void fake_pjrt_fail_next(int slot, int code);
-// The next event that is awaited has this error.
-void fake_pjrt_fail_next_event(int code);
+// The next event has this error: from the beginning if `is_known` is true, else when it is awaited.
+void fake_pjrt_fail_next_event(int code, bool is_known);
 
 // Called after each destruction of a buffer, before the call returns and with no lock held; null: no function is
 // called.
