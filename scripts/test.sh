@@ -7,7 +7,7 @@
 #
 # usage: scripts/test.sh [PRESET|frameworks|frameworks-more|servers...]
 # dev      every test (the default)
-# release  the same, as a user's build
+# bench    the same, compiled as a release
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the tests of what has several threads, under the thread sanitizer
 # clang    lets clang check every source but the tests, where lock annotations are errors; makes and runs no programs
@@ -25,9 +25,9 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang | frameworks | frameworks-more | servers) presets+=("$argument") ;;
+    dev | bench | asan | tsan | clang | frameworks | frameworks-more | servers) presets+=("$argument") ;;
     all) presets+=(dev clang asan tsan frameworks) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more, servers or all" ;;
+    *) hbmprof_die "no preset '$argument': use dev, bench, asan, tsan, clang, frameworks, frameworks-more, servers or all" ;;
   esac
 done
 
