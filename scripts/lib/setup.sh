@@ -14,6 +14,8 @@ HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 HBMPROF_METRICS_PACKAGES=(prometheus)
 # An OpenCL device for the tests, and the loader.
 HBMPROF_OPENCL_PACKAGES=(pocl-opencl-icd ocl-icd-libopencl1 ocl-icd-opencl-dev)
+# Java, for Spark.
+HBMPROF_SPARK_PACKAGES=(openjdk-17-jre-headless)
 # pip, for packages that only PyPI has.
 HBMPROF_PYPI_PACKAGES=(python3-pip)
 # The second compiler, the formatter that a test runs, and the linker of the tests.
