@@ -3,7 +3,7 @@
 to, untouched, and attached to and detached from. The processes take turns, so that other work on the machine changes
 all of them. Prints the medians and two ratios.
 
-usage: benchmarks/attach.py [BUILD [ROUNDS]]     BUILD: a build folder (default build/release)
+usage: benchmarks/attach.py [BUILD [ROUNDS]]     BUILD: a build folder (default build/bench)
 """
 
 import os
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build/release").resolve()
+build = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "build/bench").resolve()
 rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 tool = str(build / "src/tool/hbmprof")
 bench = str(build / "benchmarks/attach_bench")

@@ -7,11 +7,11 @@
 # usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]
 #
 # BUILD: a build folder with the targets hbmprof_tool, hbmprof_inject_cuda, fake_cuda_calls and fake_nvml (default
-# build/release). FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks).
+# build/bench). FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks).
 # environment: ROUNDS: how often each program runs, at least 1 (default 5). A round takes some minutes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-build=${1:-build/release} frameworks=${2:-build/frameworks} rounds=${ROUNDS:-5}
+build=${1:-build/bench} frameworks=${2:-build/frameworks} rounds=${ROUNDS:-5}
 die() { echo "error: $*" >&2; exit 1; }
 [[ $# -le 2 ]] || die "$# arguments; usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]"
 [[ $rounds =~ ^[1-9][0-9]*$ ]] || die "ROUNDS='$rounds' is not a number of at least 1"

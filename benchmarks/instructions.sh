@@ -2,7 +2,7 @@
 # Counts the instructions per pair of an allocation and a free with valgrind's callgrind, and subtracts those of the
 # same pair untracked. Other work on the machine does not change the result.
 #
-# usage: benchmarks/instructions.sh [BUILD [CASE...]]     BUILD: a build folder (default build/release)
+# usage: benchmarks/instructions.sh [BUILD [CASE...]]     BUILD: a build folder (default build/bench)
 #        benchmarks/instructions.sh --check [BUILD]       fails if a case takes 3 % more than instructions.txt says
 #        benchmarks/instructions.sh --accept [BUILD]      writes instructions.txt
 #
@@ -18,7 +18,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 mode=print
-default=build/release
+default=build/bench
 case ${1:-} in
   --check | --accept) mode=${1#--} default=build/dev; shift ;;
 esac
@@ -29,7 +29,7 @@ stored=benchmarks/instructions.txt
   nofp_random10000 python3.11 python3.12
 bench=$build/benchmarks/record_bench
 for program in "$bench" "$build/benchmarks/python_bench"; do
-  [[ -x $program ]] || { echo "error: no $program: cmake --preset release && cmake --build --preset release" >&2; exit 1; }
+  [[ -x $program ]] || { echo "error: no $program: cmake --preset bench && cmake --build --preset bench" >&2; exit 1; }
 done
 command -v valgrind >/dev/null || { echo "error: valgrind is missing (Debian: valgrind)" >&2; exit 1; }
 

@@ -2,7 +2,7 @@
 # Measures the same pairs of malloc and free, each with its full stack, under hbmprof and under other exact trackers.
 # Prints one table.
 #
-# usage: benchmarks/peers.sh [BUILD]        BUILD: a build folder (default build/release)
+# usage: benchmarks/peers.sh [BUILD]        BUILD: a build folder (default build/bench)
 #        benchmarks/peers.sh torch [BUILD]  measures only a block of PyTorch's caching allocator, on the substitute
 #                                           driver: alone, with hbmprof's injected library, with PyTorch's own history
 # environment: STACKS=256 LIVE=10000 SECONDS_EACH=0.5 ROUNDS=5
@@ -61,15 +61,15 @@ PYTHON
 }
 
 if [[ ${1:-} == torch ]]; then
-  torch_blocks "${2:-build/release}"
+  torch_blocks "${2:-build/bench}"
   exit
 fi
-build=${1:-build/release}
+build=${1:-build/bench}
 bench=$PWD/$build/benchmarks/peer_bench
 tuned=$PWD/build/peers
 stacks=${STACKS:-256} live=${LIVE:-10000} seconds=${SECONDS_EACH:-0.5} rounds=${ROUNDS:-5}
 [[ $build != /* ]] || bench=$build/benchmarks/peer_bench
-[[ -x $bench ]] || hbmprof_die "no $bench: cmake --preset release && cmake --build --preset release"
+[[ -x $bench ]] || hbmprof_die "no $bench: cmake --preset bench && cmake --build --preset bench"
 hbmprof_install heaptrack libjemalloc2 libgoogle-perftools4
 
 # build_tuned PACKAGE LIBRARY COMMAND: unless LIBRARY is in build/peers, unpacks Debian's source package there and runs

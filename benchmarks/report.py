@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs record_bench and prints the table of goals: the cost that recording adds, the goal, and whether the goal is met.
 
-usage: benchmarks/report.py [--build build/release] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
+usage: benchmarks/report.py [--build build/bench] [--repetitions 9] [--min-time 0.1] [--all] [--json FILE]
        benchmarks/report.py --compare BUILD... [--quiet] [--repetitions 9] [--min-time 0.1]
 
 --all also runs scaling_bench, dump_bench and replay_bench and prints their output; --json stores the output of
@@ -12,7 +12,7 @@ Rounds are repeated until enough of them count. Use it with a short --min-time, 
 
 Added nanoseconds are the median of the tracked runs minus the median of the untracked runs. The runs of all cases are
 in random order. One thread is measured in processor time, on which other programs have the least effect; several
-threads are measured in wall time. Build first: cmake --preset release && cmake --build --preset release.
+threads are measured in wall time. Build first: cmake --preset bench && cmake --build --preset bench.
 """
 
 import argparse
@@ -241,7 +241,7 @@ def main():
   if options.compare:
     return compare(options)
   if not os.path.exists(os.path.join(options.build, "benchmarks", "record_bench")):
-    sys.exit(f"no record_bench in {options.build}: cmake --preset release && cmake --build --preset release")
+    sys.exit(f"no record_bench in {options.build}: cmake --preset bench && cmake --build --preset bench")
 
   print_setting(options.build)
   sys.stdout.flush()

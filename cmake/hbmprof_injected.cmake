@@ -2,9 +2,10 @@
 # in the version script MAP. It is never unloaded, because programs keep pointers to its functions.
 #
 # It contains static copies of all libraries that it uses except the C library, and does not export them. So they cannot
-# conflict with the program's, and the library loads where the distribution's packages are not installed. On x86-64 and
-# aarch64 it loads with old C libraries (old_glibc.cc). If a static library is missing, a message says so, and the shared
-# one is linked.
+# conflict with the program's, and the library loads where the distribution's packages are not installed. If a static
+# library is missing, a message says so, and the shared one is linked. With HBMPROF_SHARED_DEPENDENCIES all are shared:
+# then a program gets the distribution's C++ runtime and abseil, also one that brings others. With HBMPROF_PORTABLE it
+# loads with old C libraries (old_glibc.cc).
 function(hbmprof_injected_library name map)
   add_library(${name} MODULE ${ARGN})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR} ${PROJECT_SOURCE_DIR}/include)
@@ -20,9 +21,14 @@ function(hbmprof_injected_library name map)
     target_link_libraries(${name} PRIVATE hbmprof absl::strings)
     return()
   endif()
-  # Undefined symbols are errors now, not in the program that loads the library.
-  target_link_options(${name} PRIVATE LINKER:--no-undefined)
-  target_link_options(${name} PRIVATE LINKER:--exclude-libs,ALL -static-libstdc++ -static-libgcc)
+  # Undefined symbols are errors now, not in the program that loads the library. Unused functions are left out.
+  target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
+  target_link_options(${name} PRIVATE LINKER:--no-undefined LINKER:--exclude-libs,ALL LINKER:--gc-sections)
+  if(HBMPROF_SHARED_DEPENDENCIES)
+    target_link_libraries(${name} PRIVATE hbmprof absl::strings ${CMAKE_DL_LIBS})
+    return()
+  endif()
+  target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/inject/replacements/unwinder_start.cc)
   add_dependencies(${name} hbmprof)
 
@@ -56,7 +62,9 @@ function(hbmprof_injected_library name map)
     $<IF:$<BOOL:${HBMPROF_STATIC_ZLIB}>,${HBMPROF_STATIC_ZLIB},ZLIB::ZLIB> LibIberty::LibIberty)
   target_link_libraries(${name} PRIVATE ${_static} Threads::Threads ${CMAKE_DL_LIBS})
 
-  hbmprof_link_old_glibc(${name})
+  if(HBMPROF_PORTABLE)
+    hbmprof_link_old_glibc(${name})
+  endif()
 endfunction()
 
 # hbmprof_link_old_glibc(TARGET): makes the program or shared library run with glibc 2.17 and later. Has an effect only
@@ -66,9 +74,9 @@ function(hbmprof_link_old_glibc name)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/compat/old_glibc.cc)
     set_source_files_properties(${PROJECT_SOURCE_DIR}/src/base/compat/old_glibc.cc TARGET_DIRECTORY ${name}
       PROPERTIES COMPILE_OPTIONS -fno-builtin)
+    # Otherwise unused functions of the archives determine which C library is needed.
     target_compile_options(${name} PRIVATE -ffunction-sections -fdata-sections)
     target_link_options(${name} PRIVATE LINKER:--gc-sections)
-    # Unused functions are left out. Otherwise unused functions of the archives determine which C library is needed.
     if(NOT TARGET hbmprof_old_libdl)
       _hbmprof_add_old_libraries()
     endif()

@@ -3,15 +3,23 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/deploy)
 install(FILES skills/hbmprof/SKILL.md DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/skills/hbmprof)
-# Programs load this library by its path, so it is no part of the CMake package.
-install(TARGETS hbmprof_pjrt LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+# Programs load these libraries by their paths, so they are no part of the CMake package.
+install(TARGETS hbmprof_pjrt hbmprof_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 if(HBMPROF_PORTABLE)
-  # The libraries for C++ programs are not portable, because abseil's classes are a part of their interface. This one is
-  # loaded by C programs.
-  install(TARGETS hbmprof_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+  # The licences and the list of the libraries that are linked statically.
+  foreach(_content notices:NOTICES sbom:hbmprof.cdx.json)
+    string(REGEX MATCH "(.*):(.*)" _ ${_content})
+    install(CODE "execute_process(COMMAND python3 \"${PROJECT_SOURCE_DIR}/scripts/contents.py\" ${CMAKE_MATCH_1}
+      \"${CMAKE_SYSROOT}/\" ${PROJECT_VERSION} COMMAND_ERROR_IS_FATAL ANY OUTPUT_FILE
+      \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATADIR}/doc/hbmprof/${CMAKE_MATCH_2}\")")
+  endforeach()
+endif()
+if(HBMPROF_PORTABLE OR SKBUILD)
+  # Not the libraries for C++ programs: abseil's classes are a part of their interface, so they fit only the system that
+  # built them. C programs load libhbmprof_c.so.
   install(FILES include/hbmprof/c_api.h include/hbmprof/version.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/hbmprof)
   return()
 endif()

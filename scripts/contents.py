@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Lists the libraries of a Debian system that the packages of scripts/package.sh contain, linked statically.
 
-usage: contents.py notices ROOT        prints the licences of these libraries
-       contents.py sbom ROOT VERSION   prints the list of them as CycloneDX JSON; VERSION is hbmprof's
+usage: contents.py notices ROOT VERSION   prints the licences of these libraries
+       contents.py sbom ROOT VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
 
 ROOT is / for this system, or the folder of an aarch64 system that scripts/lib/arm64.sh made.
 """
@@ -55,7 +55,7 @@ def sbom(system, version):
         return {"type": "library", "name": name, "version": number,
                 "purl": f"pkg:deb/debian/{name}@{number}?arch={system.architecture}"}
 
-    time = datetime.datetime.fromtimestamp(int(os.environ["SOURCE_DATE_EPOCH"]), datetime.timezone.utc)
+    time = datetime.datetime.fromtimestamp(int(os.environ.get("SOURCE_DATE_EPOCH", 0)), datetime.timezone.utc)
     print(json.dumps({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -69,7 +69,7 @@ def sbom(system, version):
 
 
 def main():
-    if len(sys.argv) == 3 and sys.argv[1] == "notices":
+    if len(sys.argv) == 4 and sys.argv[1] == "notices":
         notices(System(sys.argv[2]))
     elif len(sys.argv) == 4 and sys.argv[1] == "sbom":
         sbom(System(sys.argv[2]), sys.argv[3])

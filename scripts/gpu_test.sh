@@ -11,7 +11,7 @@
 #        scripts/gpu_test.sh [BUILD_DIR]
 #            Runs the tests in BUILD_DIR/gpu of this checkout.
 #
-# BUILD_DIR is build/release if it is not given. Exits with 1 if a test or a line of the table failed; what cannot run is
+# BUILD_DIR is build/dev if it is not given. Exits with 1 if a test or a line of the table failed; what cannot run is
 # skipped and says why. A test runs this script on the substitute driver (tests/gpu/rehearsal_test.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -27,13 +27,13 @@ pack() {
     shift
   done
   cd "$here/.."
-  local build=${1:-build/release}
+  local build=${1:-build/dev}
   packed=${packed:-$build/gpu}
   local -a programs=("$build"/tests/gpu/{gpu_table,gpu_family_program})
   for file in "${programs[@]}" "$build/src/tool/hbmprof"; do
     [[ -x $file ]] && continue
-    echo "gpu_test: $file does not exist: build it first, e.g. cmake --preset release &&" \
-      "cmake --build --preset release --target gpu_table cuda_gpu_test inject_gpu_test" >&2
+    echo "gpu_test: $file does not exist: build it first, e.g. cmake --preset dev &&" \
+      "cmake --build --preset dev --target gpu_table cuda_gpu_test inject_gpu_test" >&2
     exit 1
   done
   for file in "$build"/tests/gpu/{cuda_gpu_test,inject_gpu_test,gpu_program_*}; do
@@ -114,7 +114,7 @@ elif [[ -x $here/gpu_table ]]; then
   packed=$here
   run
 else
-  packed=$here/../${1:-build/release}/gpu
+  packed=$here/../${1:-build/dev}/gpu
   [[ ${1:-} == /* ]] && packed=$1/gpu
   run
 fi

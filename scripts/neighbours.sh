@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes the table of docs/limits.md that says how hbmprof works beside other libraries: runs the tests of them, each of
+# Makes the table of docs/preload.md that says how hbmprof works beside other libraries: runs the tests of them, each of
 # which prints a row.
 #
 # usage: scripts/neighbours.sh [BUILD_DIR]      BUILD_DIR: a build folder (default build/dev)
@@ -9,7 +9,7 @@ build=${1:-build/dev}
 # The tests fail while the table has other rows.
 rows=$("$build/tests/inject/neighbours_test" | grep '^| ' || true)
 [[ -n $rows ]] || { echo "neighbours: $build/tests/inject/neighbours_test printed no rows" >&2; exit 1; }
-python3 - docs/limits.md "$rows" <<'PYTHON'
+python3 - docs/preload.md "$rows" <<'PYTHON'
 import re
 import sys
 

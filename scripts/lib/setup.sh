@@ -14,6 +14,8 @@ HBMPROF_PPROF_PACKAGES=(golang-go golang-github-google-pprof-dev graphviz)
 HBMPROF_METRICS_PACKAGES=(prometheus)
 # An OpenCL device for the tests, and the loader.
 HBMPROF_OPENCL_PACKAGES=(pocl-opencl-icd ocl-icd-libopencl1 ocl-icd-opencl-dev)
+# Java, for Spark.
+HBMPROF_SPARK_PACKAGES=(openjdk-17-jre-headless)
 # pip, for packages that only PyPI has.
 HBMPROF_PYPI_PACKAGES=(python3-pip)
 # The second compiler, the formatter that a test runs, and the linker of the tests.
@@ -21,8 +23,11 @@ HBMPROF_CLANG_PACKAGES=(clang clang-format lld)
 # The browser for the report's tests, and Node.js for Perfetto's trace processor.
 HBMPROF_BROWSER_PACKAGES=(chromium nodejs)
 
-# If ccache is installed, clones in different folders share its results: paths in the project do not count, only those
-# relative to it. In debug information they are those of the clone that compiled a file first.
+# If ccache is installed, the scripts use it. Clones in different folders share its results: paths in the project do not
+# count, only those relative to it. In debug information they are those of the clone that compiled a file first.
+if command -v ccache >/dev/null; then
+  export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
+fi
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
 export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
 
@@ -51,6 +56,19 @@ hbmprof_step() {
     echo "<== $title: FAILED with status $status after $((SECONDS - start)) s" >&2
   fi
   return $status
+}
+
+# hbmprof_progress LOG: copies the input into the file LOG, and prints now and then how much of a build of Ninja is done.
+hbmprof_progress() {
+  local line start= last done total
+  while IFS= read -r line; do
+    printf '%s\n' "$line"
+    [[ $line =~ ^\ *\[([1-9][0-9]*)/([0-9]+)\] ]] || continue
+    : "${start:=$SECONDS}" "${last:=$SECONDS}"
+    [[ $((SECONDS - last)) -ge 20 ]] || continue
+    last=$SECONDS done=${BASH_REMATCH[1]} total=${BASH_REMATCH[2]}
+    echo "$done of $total, about $(((SECONDS - start) * (total - done) / done / 60 + 1)) min left" >&2
+  done >"$1"
 }
 
 # hbmprof_missing PACKAGE...: prints the packages that are not installed, one in each line.

@@ -40,7 +40,7 @@ More words may follow:
                    (python) The third form writes the block to FILE.
 
 The commands of a page run in one shell, whose working directory looks like a clone of the repository in which
-everything was built: build/release and build/dev are BUILD, build/pprof is pprof, and scripts/demo.sh installs and
+everything was built: build/release, build/dev and build/bench are BUILD, build/pprof is pprof, and scripts/demo.sh installs and
 builds nothing. `hbmprof` is on the path, and the package is installed where CMake finds it. A command that exits with
 another status than 0 is followed by "$ echo $?".
 
@@ -458,7 +458,7 @@ class Test(Pages):
     for name in os.listdir(self.source):
       if not any(fnmatch.fnmatch(name, pattern) for pattern in left_out):
         os.symlink(os.path.join(self.source, name), os.path.join(scratch, name))
-    for preset in ("release", "dev"):
+    for preset in ("release", "dev", "bench"):
       os.symlink(self.build, os.path.join(scratch, "build", preset))
     for name, path in (("pypi", os.path.join(self.source, "build/pypi")), ("pprof", self.pprof)):
       os.symlink(path, os.path.join(scratch, "build", name))

@@ -440,6 +440,8 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   EXPECT_GT(needed, 0);
 }
 
+#if defined(HBMPROF_OLD_GLIBC_FOLDER)  // HBMPROF_PORTABLE
+
 // The library uses only functions of the C library that glibc 2.17 has.
 TEST(InjectTest, NeedsNoNewerLibcThan217) {
   const CommandResult versions = RunCommand({"readelf", "--version-info", "--wide", HBMPROF_INJECTED});
@@ -509,6 +511,8 @@ TEST(InjectTest, NamesTheLibrariesOfOldGlibc) {
   }
   EXPECT_EQ(found, old_files.size());
 }
+
+#endif
 
 // Each allocation that the library makes fails in turn, until no call makes more. The program checks that every call
 // reaches the driver once and returns its result. It frees all memory at its end.

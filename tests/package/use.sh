@@ -55,7 +55,7 @@ plugins = {point.group: point.load() for point in importlib.metadata.distributio
 assert plugins["vllm.general_plugins"].__module__ == "hbmprof.vllm", plugins
 EOF
     rm -rf profiles serve*.hbmrec
-    venv/bin/hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
+    PATH=$PWD/venv/bin:$PATH hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
     venv/bin/pip uninstall -y hbmprof
     [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]
     ;;

@@ -547,18 +547,24 @@ TEST(Tables, HaveTheSamplesOfProfiles) {
   EXPECT_THAT(csv.out, HasSubstr(",\"main;f,\"\"quoted\"\"\",\"{\"\"model\"\":\"\"base\"\"}\",1,1000\n"));
 }
 
-// Writes samples.csv, of profiles of `hosts` hosts with `dumps` profiles each, and events.csv of load.hbmrec.
+// Writes samples.csv, of profiles of `hosts` hosts with `dumps` profiles each, and events.csv of load.hbmrec. The first
+// half of the profiles of a host is of process 41 with the release 1.4, the others are of 42 with 1.5.
 void WriteTables(const std::string& dir, int hosts, int dumps) {
   std::vector<std::string> arguments = {"convert", "--to", "csv", "-o", dir + "/samples.csv"};
   for (int host = 0; host < hosts; ++host) {
     for (int dump = 0; dump < dumps; ++dump) {
       ProfileMaker maker({{"peak_space", "bytes"}, {"inuse_space", "bytes"}});
       maker.message().set_time_nanos((1700000000 + dump * 60) * kSecond);
-      maker.Comment("hbmprof host=node-" + std::to_string(host) + " pid=42");
-      maker.Sample({maker.Frame("Leak"), maker.Frame("main")}, {5000, 1000 + dump * 10}, {{"model", "base"}});
-      maker.Sample({maker.Frame("Steady"), maker.Frame("main")}, {7000, 500}, {{"model", "large"}});
-      // A site that only the last profile of each fifth host has.
-      if (dump == dumps - 1 && host % 5 == 0) maker.Sample({maker.Frame("Late"), maker.Frame("main")}, {0, 300}, {});
+      const bool is_new = dump >= dumps / 2;
+      const std::pair<std::string, std::string> release = {"release", is_new ? "1.5" : "1.4"};
+      maker.Comment("hbmprof host=node-" + std::to_string(host) + " pid=" + (is_new ? "42" : "41"));
+      maker.Sample({maker.Frame("Leak"), maker.Frame("main")}, {5000, 1000 + dump * 10}, {{"model", "base"}, release});
+      maker.Sample({maker.Frame("Steady"), maker.Frame("main")}, {7000, 500}, {{"model", "large"}, release});
+      // A site that only the last profile of each fifth host has, and one that few hosts have.
+      if (dump == dumps - 1 && host % 5 == 0) {
+        maker.Sample({maker.Frame("Late"), maker.Frame("main")}, {0, 300}, {release});
+      }
+      if (host % 500 == 7) maker.Sample({maker.Frame("Hoard"), maker.Frame("main")}, {0, 100000 + dump}, {release});
       arguments.push_back(dir + "/" + std::to_string(host) + "." + std::to_string(dump) + ".pb.gz");
       maker.Write(arguments.back());
     }
@@ -607,22 +613,25 @@ TEST(Tables, AnswerTheDocumentedQueries) {
   WriteTables(dir, kHosts, kDumps);
   const std::vector<nlohmann::json> answers = Answers(dir, kInDuckDb);
   ASSERT_EQ(answers.size(), 5u);  // the first one makes the names, the last one a file
-  EXPECT_EQ(answers[1], nlohmann::json({{"Leak", kHosts * (kDumps - 1) * 10, kHosts},
-                                        {"Late", kHosts / 5 * 300, kHosts / 5},
-                                        {"Steady", 0, kHosts}}));
-  EXPECT_EQ(answers[2], nlohmann::json({{"large", kHosts * 7000}, {"base", kHosts * 5000}, {nullptr, 0}}));
+  EXPECT_EQ(answers[2], nlohmann::json({{"main;Leak", kHosts * kDumps / 2 * 10, kHosts},
+                                        {"main;Late", kHosts / 5 * 300, kHosts / 5},
+                                        {"main;Hoard", kDumps / 2, 1},
+                                        {"main;Steady", 0, kHosts}}));
+  constexpr int kLast = kDumps - 1;
+  const nlohmann::json outlier = nlohmann::json::array({"node-7", 1000 + kLast * 10 + 500 + 100000 + kLast});
+  EXPECT_EQ(answers[3], nlohmann::json::array({outlier}));
   // Of the recording: the leaked pages are still in use.
   const nlohmann::json top = ToolJson({"top", dir + "/load.hbmrec"});
   for (const auto& row : top["rows"]) {
     if (row["function"] != "llm::KvCache::LeakPage") continue;
     const auto bytes = row["flat"].get<int64_t>();
-    EXPECT_THAT(answers[3].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
+    EXPECT_THAT(answers[1].dump(), HasSubstr("[\"llm::KvCache::LeakPage\"," + std::to_string(bytes / (2 * kMiB)) + "," +
                                              std::to_string(bytes) + "]"));
   }
   EXPECT_TRUE(std::filesystem::exists(dir + "/samples.parquet"));
 }
 
-// The third query counts each buffer that begins or ends.
+// The first query counts each buffer that begins or ends.
 TEST(Tables, QueryOfBuffersInUseKnowsMoves) {
   if (RunCommand({"python3", "-c", "import duckdb"}, {kPythonPath}).exit_code != 0) {
     GTEST_SKIP() << "DuckDB is not in build/pypi: scripts/test.sh installs it";
@@ -642,17 +651,16 @@ TEST(Tables, QueryOfBuffersInUseKnowsMoves) {
   ASSERT_EQ(RunTool({"convert", file, "--to", "csv", "-o", dir + "/events.csv"}).exit_code, 0);
   const std::vector<nlohmann::json> answers = Answers(dir, kInDuckDb);
   ASSERT_EQ(answers.size(), 5u);
-  EXPECT_EQ(answers[3], nlohmann::json({{"Kept", 1, 100}, {"Arrived", 1, 20}, {"Left", 0, 0}, {"Before", -1, -1}}));
+  EXPECT_EQ(answers[1], nlohmann::json({{"Kept", 1, 100}, {"Arrived", 1, 20}, {"Left", 0, 0}, {"Before", -1, -1}}));
 }
 
 TEST(Tables, SparkAnswersTheQueriesAsDuckDb) {
   if (RunCommand({"python3", "-c", "import duckdb, pyspark"}, {kPythonPath}).exit_code != 0 ||
       RunCommand({"java", "-version"}).exit_code != 0) {
-    GTEST_SKIP() << "PySpark, DuckDB or Java is not installed. PySpark has 400 MB, so scripts/test.sh does not install "
-                    "it: pip install pyspark";
+    GTEST_SKIP() << "PySpark, DuckDB or Java is not installed: scripts/test.sh installs them";
   }
   const std::string dir = ScratchDir();
-  WriteTables(dir, 10, 3);
+  WriteTables(dir, 1000, 10);
   constexpr char kInSpark[] = R"(
 block = re.search(r"```python\n(.*?)```", open(sys.argv[1]).read(), re.S)
 exec(block.group(1))
@@ -664,7 +672,7 @@ for query in queries[1:4]:
   ASSERT_EQ(expected.size(), 5u);
   ASSERT_EQ(answers.size(), 3u);
   for (size_t i = 0; i < answers.size(); ++i) {
-    EXPECT_GT(answers[i].size(), 2u);
+    EXPECT_GE(answers[i].size(), 2u);
     // Rows with equal values are in no order.
     std::sort(answers[i].begin(), answers[i].end());
     std::sort(expected[i + 1].begin(), expected[i + 1].end());

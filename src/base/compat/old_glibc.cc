@@ -1,5 +1,6 @@
-// Defines functions that are new in later versions of glibc, for the libraries that are loaded into unchanged programs
-// and for a portable command. With this file they run with glibc 2.17 and later, whichever glibc they are built with.
+// Defines functions that are new in later versions of glibc, for the portable command and the portable libraries that
+// are loaded into unchanged programs (HBMPROF_PORTABLE). With this file they run with glibc 2.17 and later, whichever
+// glibc they are built with.
 //
 // A shared library or program needs at least the version of glibc in the newest symbol version that it uses. Most of
 // the new versions are old functions: glibc 2.34 moved them from libpthread.so.0 and libdl.so.2 to libc.so.6, and glibc

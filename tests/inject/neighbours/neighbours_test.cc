@@ -1,6 +1,6 @@
 // Programs on the fake driver with the injected library and another library that interposes or observes, each before
 // the other. The other libraries of this folder interpose in the way of tools that are used in practice. Each test
-// prints a row of the table in docs/limits.md, which scripts/neighbours.sh makes, and checks that it is there.
+// prints a row of the table in docs/preload.md, which scripts/neighbours.sh makes, and checks that it is there.
 #include <linux/capability.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -74,14 +74,14 @@ class NeighbourTest : public ::testing::TestWithParam<Order> {
     return std::string(std::istreambuf_iterator<char>(file), {});
   }
 
-  // Prints the row of docs/limits.md, and expects it there.
+  // Prints the row of docs/preload.md, and expects it there.
   void ExpectRow(const std::string& neighbour, const std::string& order, const std::string& result) const {
     if (HasFailure()) return;
     const std::string row = "| " + neighbour + " | " + order + " | " + result + " |\n";
     std::printf("%s", row.c_str());
-    std::ifstream file(HBMPROF_LIMITS);
-    const std::string limits(std::istreambuf_iterator<char>(file), {});
-    EXPECT_NE(limits.find(row), std::string::npos) << "not in the table: scripts/neighbours.sh makes it";
+    std::ifstream file(HBMPROF_TABLE);
+    const std::string table(std::istreambuf_iterator<char>(file), {});
+    EXPECT_NE(table.find(row), std::string::npos) << "not in the table: scripts/neighbours.sh makes it";
   }
   void ExpectPreloadRow(const std::string& neighbour, const std::string& result) const {
     ExpectRow(neighbour, GetParam() == kBefore ? "before hbmprof" : "after hbmprof", result);
@@ -248,7 +248,7 @@ INSTANTIATE_TEST_SUITE_P(Loaded, LoadedNeighbourTest, ::testing::Values(kAfter),
 
 #ifdef HBMPROF_NVTX_PROGRAM
 TEST(NeighboursTableTest, HasARowForEachTest) {
-  std::ifstream file(HBMPROF_LIMITS);
+  std::ifstream file(HBMPROF_TABLE);
   int rows = 0;
   bool is_there = false;  // in the section of the table
   for (std::string line; std::getline(file, line);) {
