@@ -34,8 +34,8 @@ class Symbolizer {
 
 // Returns the Symbolizer that reads the ELF symbol table of each module: .symtab of its file, or of its separate debug
 // file in /usr/lib/debug/.build-id, or .dynsym of its file; the first of these that exists. It demangles C++ and Rust
-// names. It reads no debug information and starts no process. The symbols of a file are kept for the life of the
-// process. Thread-safe.
+// names. It reads no debug information and starts no process. Names that were found are kept for the life of the
+// process; a file is read again for other functions. Thread-safe.
 Symbolizer& ElfSymbolizer();
 
 // Limits for the size of a profile, for servers that refuse larger profiles. 0 means no limit.

@@ -101,6 +101,57 @@ std::string Copy(const std::string& from, const std::string& name) {
   return to;
 }
 
+struct Function {
+  uint64_t address;
+  uint64_t size;
+  std::string name;
+};
+
+// Writes an ELF file that has nothing but a symbol table with these functions.
+void WriteElf(const std::string& path, const std::vector<Function>& functions) {
+  std::vector<Elf64_Sym> symbols(1);
+  std::string names(1, '\0');
+  for (const Function& function : functions) {
+    Elf64_Sym& symbol = symbols.emplace_back();
+    symbol = {static_cast<Elf64_Word>(names.size()),
+              ELF64_ST_INFO(STB_GLOBAL, STT_FUNC),
+              0,
+              1,
+              function.address,
+              function.size};
+    names += function.name + '\0';
+  }
+  Elf64_Ehdr header = {{ELFMAG0, ELFMAG1, ELFMAG2, ELFMAG3, ELFCLASS64, ELFDATA2LSB, EV_CURRENT}};
+  header.e_type = ET_DYN;
+  header.e_version = EV_CURRENT;
+  header.e_shoff = header.e_ehsize = sizeof(header);
+  header.e_shentsize = sizeof(Elf64_Shdr);
+  header.e_shnum = 3;
+  Elf64_Shdr sections[3] = {};
+  sections[1].sh_type = SHT_SYMTAB;
+  sections[1].sh_link = 2;
+  sections[1].sh_offset = sizeof(header) + sizeof(sections);
+  sections[1].sh_size = symbols.size() * sizeof(Elf64_Sym);
+  sections[1].sh_entsize = sizeof(Elf64_Sym);
+  sections[2].sh_type = SHT_STRTAB;
+  sections[2].sh_offset = sections[1].sh_offset + sections[1].sh_size;
+  sections[2].sh_size = names.size();
+  std::ofstream file(path, std::ios::binary);
+  file.write(reinterpret_cast<const char*>(&header), sizeof(header));
+  file.write(reinterpret_cast<const char*>(sections), sizeof(sections));
+  file.write(reinterpret_cast<const char*>(symbols.data()), static_cast<std::streamsize>(sections[1].sh_size));
+  file << names;
+}
+
+// Returns a field of /proc/self/status in KiB.
+int64_t StatusKib(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(field + ":", 0) == 0) return std::stoll(line.substr(field.size() + 1));
+  }
+  return -1;
+}
+
 TEST(ElfSymbolizer, NamesFunctionsOfTheProgram) {
   EXPECT_EQ(NameOf(named_here::Free()).name, "named_here::Free");
   EXPECT_EQ(NameOf(named_here::Free()).system_name, "_ZN10named_here4FreeEv");
@@ -133,6 +184,73 @@ TEST(ElfSymbolizer, NamesExactlyTheFunctionsBytes) {
   EXPECT_EQ(NameOf(begin).name, "named::Exported");
   EXPECT_EQ(NameOf(begin + symbol->st_size - 1).name, "named::Exported");
   EXPECT_NE(NameOf(begin + symbol->st_size).name, "named::Exported");
+}
+
+// The same names, whether all addresses are asked for at once or one after the other.
+TEST(ElfSymbolizer, NamesAllAddressesOfATable) {
+  const std::string path = hbmprof_test::NewDirectory() + "/table";
+  WriteElf(path, {{0x500, 0, "last"},
+                  {0x300, 0, "assembly"},
+                  {0x100, 0x20, "__first"},
+                  {0x400, 0x300, "overlapping@@V2"},
+                  {0x480, 0x10, std::string(9000, 'n')},
+                  {0x100, 0x10, "first@V1"},
+                  {0x100, 0, "alias"},
+                  {0x110, 0x10, "second"},
+                  {0x600, 0, "no_end"}});
+  const std::vector<std::pair<uint64_t, std::string>> expected = {{0x0ff, ""},
+                                                                  {0x100, "first"},
+                                                                  {0x10f, "first"},
+                                                                  {0x110, "second"},
+                                                                  {0x11f, "second"},
+                                                                  {0x120, ""},
+                                                                  {0x2ff, ""},
+                                                                  {0x300, "assembly"},
+                                                                  {0x3ff, "assembly"},
+                                                                  {0x400, "overlapping"},
+                                                                  {0x47f, "overlapping"},
+                                                                  {0x480, std::string(9000, 'n')},
+                                                                  {0x490, ""},
+                                                                  {0x4ff, ""},
+                                                                  {0x500, "last"},
+                                                                  {0x5ff, "last"},
+                                                                  {0x600, ""},
+                                                                  {0xfff, ""}};
+  std::vector<uint64_t> addresses;
+  for (auto each = expected.rbegin(); each != expected.rend(); ++each) addresses.push_back(0x10000 + each->first);
+  Snapshot::Module module;
+  module.start = module.bias = 0x10000;
+  module.limit = 0x20000;
+  module.path = path;
+  for (const uint64_t address : addresses) NameOf(address, {module});
+  const std::vector<Symbolizer::Name> one_by_one = ElfSymbolizer().Symbolize({module}, addresses);
+  std::ofstream(path, std::ios::app) << "another file";
+  const std::vector<Symbolizer::Name> at_once = ElfSymbolizer().Symbolize({module}, addresses);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(one_by_one.rbegin()[i].system_name, expected[i].second) << std::hex << expected[i].first;
+    EXPECT_EQ(at_once.rbegin()[i].system_name, expected[i].second) << std::hex << expected[i].first;
+  }
+}
+
+// The tables of frameworks have more than 100 MiB.
+TEST(ElfSymbolizer, KeepsNoLargeTable) {
+  const std::string path = hbmprof_test::NewDirectory() + "/large";
+  constexpr uint64_t kFunctions = 200000;
+  {
+    std::vector<Function> functions;
+    const std::string end(100, 'x');
+    for (uint64_t i = 1; i <= kFunctions; ++i) functions.push_back({i * 16, 16, "f" + std::to_string(i) + end});
+    WriteElf(path, functions);
+  }
+  const std::vector<Snapshot::Module> modules = {{0, 16 * kFunctions + 16, 0, 0, path, ""}};
+  std::ofstream("/proc/self/clear_refs") << "5";  // VmHWM, the highest resident memory, begins anew
+  const int64_t memory = StatusKib("RssAnon");
+  const int64_t highest = StatusKib("VmHWM");
+  EXPECT_THAT(NameOf(16 * kFunctions, modules).name, StartsWith("f200000x"));
+  EXPECT_THAT(NameOf(16, modules).name, StartsWith("f1x"));
+  EXPECT_LT(StatusKib("RssAnon") - memory, 4096);
+  EXPECT_LT(StatusKib("VmHWM") - highest, 4096);
+  unlink(path.c_str());
 }
 
 TEST(ElfSymbolizer, NamesStayValid) {
