@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,11 +47,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   hbmprof::Snapshot::Module module;
   module.path = path;
   if (const hbmprof::internal::ElfFile file(path); file.get() != nullptr) module.build_id = file.BuildId();
-  if (const auto table = hbmprof::internal::ReadSymbols(module); table != nullptr) {
-    for (uint64_t offset = 0; offset < end; offset += kStep) {
-      const hbmprof::Symbolizer::Name name = table->Find(offset);
-      if (name.name.size() + name.system_name.size() > (size_t{64} << 20)) std::abort();
-    }
+  std::vector<uint64_t> offsets;
+  for (uint64_t offset = 0; offset < end; offset += kStep) offsets.push_back(offset);
+  for (const auto& [limit, range] : hbmprof::internal::ReadRanges(module, offsets)) {
+    if (limit < range.start || range.name.size() + range.system_name.size() > (size_t{64} << 20)) std::abort();
   }
   return 0;
 }
