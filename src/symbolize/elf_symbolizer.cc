@@ -183,7 +183,7 @@ Ranges ReadRanges(ElfFile& file, unsigned type, const std::vector<uint64_t>& add
       const std::string& name = std::get<std::string>(best->first);
       ranges[end] = {start, name, ShortFunctionName(name.c_str())};
     }
-    if (addresses[next - 1] >= end) ranges[limit].start = end;
+    if (addresses[std::min(next, addresses.size()) - 1] >= end) ranges[limit].start = end;
   }
   return ranges;
 }
