@@ -763,20 +763,34 @@ TEST_F(ExplainTest, WaitsForTheAgesOfAYoungProcess) {
   const json trust = Explain({"control_program"}, {"HBMPROF_SOCKET_DIR=" + dir_})["sources"][0]["trust"];
   EXPECT_EQ(trust["recording"], false);
   EXPECT_EQ(trust["since_start"], false) << trust;
-  const auto on_each = [&](const std::string& text, int exit_code) {
-    for (const std::vector<std::string>& command : {std::vector<std::string>{"leaks", "control_program"},
-                                                    {"leaks", "--fail-over", "1GiB", "control_program"},
-                                                    {"top", "control_program"},
-                                                    {"diff", "control_program", "control_program"}}) {
+  const std::vector<std::vector<std::string>> commands = {{"top", "control_program"},
+                                                          {"diff", "control_program", "control_program"},
+                                                          {"leaks", "control_program"},
+                                                          {"leaks", "--fail-over", "1GiB", "control_program"}};
+  const auto on_each = [&](const std::string& text, int exit_code, size_t count) {
+    for (size_t i = 0; i < count; ++i) {
+      const std::vector<std::string>& command = commands[i];
       const CommandResult result = RunTool(command, {"HBMPROF_SOCKET_DIR=" + dir_});
       EXPECT_EQ(result.exit_code, exit_code) << testing::PrintToString(command) << result.err;
       EXPECT_THAT(result.out, HasSubstr(text)) << testing::PrintToString(command);
       EXPECT_THAT(result.out, Not(HasSubstr("complete since"))) << testing::PrintToString(command);
     }
   };
-  on_each("RECORDING OFF since 20", 1);
+  on_each("RECORDING OFF since 20", 1, 4);
   ASSERT_EQ(RunTool({"control", "control_program", "tracking", "on"}, {"HBMPROF_SOCKET_DIR=" + dir_}).exit_code, 0);
-  on_each("Recording was off from 20", 0);
+  on_each("Recording was off from 20", 0, 2);
+}
+
+// Failed before: "no leak", because all buffers from before the pause seemed to be freed.
+TEST_F(ExplainTest, GrowthIsNotJudgedAfterAPauseWithoutALeak) {
+  ProfileMaker maker = HealthyProfile();
+  maker.Comment("warning text=Recording%20was%20off%20from%202026-01-02%20to%202026-01-03");
+  const std::string path = Write(maker);
+  const json trust = Explain({path})["sources"][0]["trust"];
+  EXPECT_EQ(trust["growth_judged"], false);
+  const CommandResult leaks = RunTool({"leaks", path});
+  EXPECT_EQ(leaks.exit_code, 2);
+  EXPECT_THAT(leaks.err, HasSubstr("recording was off in between; give at least three profiles made since then"));
 }
 
 TEST_F(ExplainTest, WithoutAnyProcessThereIsNoAnswer) {

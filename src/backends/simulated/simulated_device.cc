@@ -4,7 +4,6 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <limits>
 #include <map>
@@ -20,28 +19,23 @@
 namespace hbmprof {
 namespace {
 
-// A reserved range of host memory, unmapped on destruction. A moved-from object owns nothing.
+// A reserved range of host memory. Its destruction frees the memory but not the addresses: a buffer of a later device
+// at the address of one that this device had at its end would replace its record, and LeakCheck would not find it. A
+// moved-from object owns nothing.
 class Mapping {
  public:
-  // Below all mappings before, if the kernel can. A buffer of a new device at the address of one that an earlier device
-  // had at its end would replace its record, so that LeakCheck would not find it.
-  explicit Mapping(size_t bytes) : bytes_(bytes) {
-    static std::atomic<uintptr_t> lowest = 0;
-    const uintptr_t below = lowest.load();
-    void* const hint =
-        below > bytes ? reinterpret_cast<void*>(below - bytes) : nullptr;  // NOLINT(performance-no-int-to-ptr)
-    start_ = mmap(hint, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (ok()) lowest.store(start());
-  }
+  explicit Mapping(size_t bytes) : start_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0)), bytes_(bytes) {}
   Mapping(Mapping&& other) noexcept : start_(std::exchange(other.start_, MAP_FAILED)), bytes_(other.bytes_) {}
   ~Mapping() {
-    if (ok()) munmap(start_, bytes_);
+    if (ok()) mmap(start_, bytes_, PROT_NONE, kFlags | MAP_FIXED, -1, 0);
   }
 
   bool ok() const { return start_ != MAP_FAILED; }
   uintptr_t start() const { return reinterpret_cast<uintptr_t>(start_); }
 
  private:
+  static constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
   void* start_;
   size_t bytes_;
 };

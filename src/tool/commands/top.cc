@@ -119,7 +119,7 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   const bool has_memory = !rows.empty() || absl::c_any_of(query.profiles.files(), [](const ProfileSet::File& file) {
     return absl::c_any_of(file.info.devices, [](const auto& one) { return one.Number("peak").value_or(0) > 0; });
   });
-  if (!has_memory && !options.has_filter() && options.older.empty()) {
+  if (!has_memory && !options.has_filter() && options.older.empty() && answer.exit_code == kSuccess) {
     answer.text +=
         "no memory was recorded: a linked library records only the calls that go through it (TrackingAllocator, "
         "RecordAlloc); `hbmprof run` records those of all libraries, and `hbmprof doctor` says which it can record\n";

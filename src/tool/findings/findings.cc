@@ -102,6 +102,12 @@ class Finder {
     } else if (series_.has_ages || series_.end - series_.begin >= 3) {
       found_.sites = RankGrowth(profiles_, series_, type_, by);
       AddGrowth();
+      // The records of what was live then are gone, so ages count from an earlier time than the records.
+      const bool was_off = series_.end - series_.begin < 3 && absl::c_any_of(now_.info.warnings, IsGap);
+      if (was_off &&
+          absl::c_none_of(found_.findings, [](const Finding& one) { return one.code == FindingCode::kLeak; })) {
+        found_.not_judged = "recording was off in between; give at least three profiles made since then";
+      }
       if (is_young && subject_.kind == Subject::Kind::kRecording) {
         EraseIf(found_.findings, [](const Finding& growth) { return growth.code != FindingCode::kLeak; });
         if (found_.findings.empty()) {
@@ -432,10 +438,11 @@ class Finder {
     const std::string less = baseline > 0 ? Cat(" and ", Bytes(baseline), " of contexts and code at the start") : "";
     const std::string& off = found_.off_since;
     const std::string action =
-        !off.empty()             ? Cat("it was allocated after ",
+        !off.empty()                                ? Cat("it was allocated after ",
                            subject_.is_detached ? "the detach" : off + ", when recording was turned off",
                            found_.is_since_start ? "" : ", or before the attach", ": ", Again())
-        : !found_.is_since_start ? "it can be from before the attach: " + Again()
+        : !found_.is_since_start                    ? "it can be from before the attach: " + Again()
+        : absl::c_any_of(now_.info.warnings, IsGap) ? "it can be from before recording was turned on again: " + Again()
         : now_.is_injected ? "the driver itself, or calls that hbmprof does not know (hbmprof doctor), have taken it: "
                              "see what the program did when it grew"
                            : "the program records only the calls that it names: hbmprof run records those of all "

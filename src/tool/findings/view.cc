@@ -107,7 +107,7 @@ std::string FindingText(const Finding& finding, size_t number) {
           finding.process.empty() ? "" : Visible(finding.process) + ": ", Visible(finding.sentence), "\n");
   const std::string callers = finding.callers.empty() ? "" : "called by " + finding.callers;
   const std::string at = Cat(finding.position, finding.position.empty() || callers.empty() ? "" : ", ", callers);
-  if (!at.empty()) text += Cat("   at ", Visible(at), "\n");
+  if (!at.empty() && finding.stack.has_value()) text += Cat("   at ", Visible(at), "\n");
   return Cat(text, "   why: ", Visible(finding.evidence), " (",
              is_sure ? "sure" : "sure: ", is_sure ? "" : SureName(finding.sure), ")\n   do: ", Visible(finding.action),
              "\n   next: ", Visible(finding.next), "\n");

@@ -39,9 +39,9 @@ void ProfileInfo::Add(std::string_view text) {
   if (comment.word == "device") devices.emplace_back(std::move(comment));
 }
 
-bool IsPause(const std::string& warning) {
-  return warning.rfind("Recording was off ", 0) == 0 || !OffSince({warning}).empty();
-}
+bool IsGap(const std::string& warning) { return warning.rfind("Recording was off ", 0) == 0; }
+
+bool IsPause(const std::string& warning) { return IsGap(warning) || !OffSince({warning}).empty(); }
 
 bool IsDamage(const std::string& warning) {
   const auto contains = [&](const char* part) { return absl::StrContains(warning, part); };

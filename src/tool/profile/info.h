@@ -50,6 +50,8 @@ struct ProfileInfo {
 
 // In the warning of an allocation that failed, before the name of the memory.
 inline constexpr char kOutOfMemory[] = "ut of memory on ";
+// Returns whether a warning of a process says that recording was off, and is on again.
+bool IsGap(const std::string& warning);
 // Returns whether a warning of a process says that recording is off, or was off.
 bool IsPause(const std::string& warning);
 // Returns whether a warning says that events are missing in the recording from which the profile was made.
