@@ -24,6 +24,8 @@ namespace hbmprof::internal {
 inline constexpr std::string_view kReportMark = "out of memory: ";
 // The name of the mark at the end of a Python program, before the interpreter frees its variables.
 inline constexpr char kPythonEndMark[] = "end of Python";
+// The mark at an instant from which on allocations and frees are missing.
+inline constexpr char kOffMark[] = "recording off";
 
 // The sites, stacks, names and other elements that the events refer to by number.
 struct RecordingTables {

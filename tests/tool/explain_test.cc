@@ -781,6 +781,17 @@ TEST_F(ExplainTest, WaitsForTheAgesOfAYoungProcess) {
   on_each("Recording was off from 20", 0, 2);
 }
 
+// Failed before: the recording was called complete, and a check passed.
+TEST_F(ExplainTest, RecordingThatWasTurnedOffIsNotComplete) {
+  const std::string file = dir_ + "/run.hbmrec";
+  RunningProgram program({HBMPROF_CONTROL_PROGRAM, "hold"}, {"HBMPROF_SOCKET_DIR=" + dir_, "HBMPROF_RECORD=" + file});
+  ASSERT_EQ(program.ReadLine(), "ready");
+  ASSERT_EQ(RunTool({"control", "control_program", "tracking", "off"}, {"HBMPROF_SOCKET_DIR=" + dir_}).exit_code, 0);
+  program.Wait();
+  EXPECT_THAT(RunTool({"explain", file}).out, HasSubstr("events are missing: recording was turned off"));
+  EXPECT_EQ(RunTool({"leaks", "--fail-over", "1GiB", file}).exit_code, 2);
+}
+
 // Failed before: "no leak", because all buffers from before the pause seemed to be freed.
 TEST_F(ExplainTest, GrowthIsNotJudgedAfterAPauseWithoutALeak) {
   ProfileMaker maker = HealthyProfile();

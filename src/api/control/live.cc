@@ -12,6 +12,7 @@
 #include "src/core/snapshot_builder.h"
 #include "src/export/metrics.h"
 #include "src/export/stats_json.h"
+#include "src/recording/recorder/recorder.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -92,6 +93,7 @@ void SetTracking(bool on) {
       profiler.ResetPeak(device);
     });
   }
+  if (!on) RecordMark(kOffMark);
   profiler.SetEnabled(on);
 }
 

@@ -57,9 +57,11 @@ void AddXlaWarning(Snapshot* snapshot) {
   }
   snapshot->warnings.emplace_back(
       has_plugin
-          ? "libhbmprof_pjrt.so has recorded the arrays of JAX: set HBMPROF_OUTPUT=FILE for their profile"
-          : "the arrays of JAX are not shown; hbmprof.use_with_jax(\"cuda\") before the import of jax shows them "
-            "(docs/pjrt.md)");
+          ? "the arrays of JAX are not in this profile of XLA's pool; HBMPROF_RECORD=FILE.hbmrec, without hbmprof run, "
+            "records them, and HBMPROF_OUTPUT=FILE names their profile"
+          : "the arrays of JAX are not shown, only XLA's pool; hbmprof.use_with_jax(\"cuda\") before the import of "
+            "jax, "
+            "and HBMPROF_RECORD=FILE.hbmrec without hbmprof run, shows them");
 }
 
 }  // namespace hbmprof::internal

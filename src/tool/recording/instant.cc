@@ -206,7 +206,8 @@ std::optional<RecordedInstant> BeforeLastFrees(RecordingReader& recording, Faile
   const int64_t length = Minus(recording.end_time(), recording.tables().start_time);
   const int64_t half = recording.end_time() - length / 2;
   const int64_t late = recording.end_time() - length / static_cast<int64_t>(kJudgedStates - 1);
-  int64_t in_use = 0;  // relative to the start
+  const RecordedPools pools(recording.tables());
+  int64_t in_use = 0;  // relative to the start, without the segments of pools, which stay when all is freed
   int64_t lowest = INT64_MAX;
   int64_t whole = 0;  // the events up to the last one that ends a change
   std::optional<RecordedInstant> before;
@@ -215,8 +216,10 @@ std::optional<RecordedInstant> BeforeLastFrees(RecordingReader& recording, Faile
     if (event.kind == RecordedKind::kFailed) failed = {failed.count + 1, event};
     if (!before && event.time >= half) lowest = std::min(lowest, in_use);
     if (!before && event.time >= late && event.kind == RecordedKind::kFree) before = {whole, event.time};
-    if (internal::Begins(event.kind)) AddTo(in_use, event.bytes);
-    if (internal::Ends(event.kind)) AddTo(in_use, -event.bytes);
+    const bool is_block =
+        event.site >= recording.tables().sites.size() || pools.segment_of(event.site) == RecordedPools::kNone;
+    if (is_block && internal::Begins(event.kind)) AddTo(in_use, event.bytes);
+    if (is_block && internal::Ends(event.kind)) AddTo(in_use, -event.bytes);
     if (!event.is_continued) whole = count;
   });
   return in_use < lowest ? before : std::nullopt;

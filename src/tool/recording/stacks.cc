@@ -121,6 +121,9 @@ std::vector<std::string> GapsOf(const RecordingReader& recording) {
     gaps.push_back(Cat("events are missing in ", recording.lost().size(), " intervals (", count,
                        "): the values are not exact from there on"));
   }
+  if (absl::c_any_of(recording.tables().marks, [](const auto& mark) { return mark.name == internal::kOffMark; })) {
+    gaps.emplace_back("events are missing: recording was turned off (the mark \"recording off\")");
+  }
   if (!recording.tables().live_is_complete) {
     gaps.emplace_back("the list of the buffers that were live at the start is incomplete");
   }
