@@ -6,7 +6,6 @@ ARGUMENTS"`, and ends it with SIGTERM.
 import json
 import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -121,8 +120,7 @@ def main():
                 "-": 9}
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        write(folder / "hbmprof-1.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: hbmprof\nVersion: 1\n")
-        shutil.copy(sources / "python" / "entry_points.txt", folder / "hbmprof-1.dist-info")
+        subprocess.run([sys.executable, "debian/metadata.py", folder, "1"], cwd=sources, check=True)
         for module in ("vllm", "vllm/v1", "vllm/v1/worker"):
             write(folder / module / "__init__.py", "")
         write(folder / "vllm/v1/worker/worker_base.py", VLLM)

@@ -74,12 +74,11 @@ class Servers(run.Runner):
         shutil.rmtree(self.plugins, ignore_errors=True)
         shutil.copytree(run.SOURCES / "python/hbmprof", self.plugins / "hbmprof",
                         ignore=shutil.ignore_patterns("__pycache__"))
-        moments = "[vllm.general_plugins]\nmoments = moments:register\n"
-        for name, points in (("hbmprof", (run.SOURCES / "python/entry_points.txt").read_text()), ("moments", moments)):
-            folder = self.plugins / f"{name}-0.dist-info"
-            folder.mkdir()
-            (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0\n")
-            (folder / "entry_points.txt").write_text(points)
+        subprocess.run([sys.executable, "debian/metadata.py", self.plugins, "0"], cwd=run.SOURCES, check=True)
+        folder = self.plugins / "moments-0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: moments\nVersion: 0\n")
+        (folder / "entry_points.txt").write_text("[vllm.general_plugins]\nmoments = moments:register\n")
 
     def make(self, server, name):
         """Makes a model with a program, once. Returns its path."""
