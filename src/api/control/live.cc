@@ -13,6 +13,7 @@
 #include "src/export/metrics.h"
 #include "src/export/stats_json.h"
 #include "src/recording/recorder/recorder.h"
+#include "src/recording/recording.h"
 
 namespace hbmprof::internal {
 namespace {
