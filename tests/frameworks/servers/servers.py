@@ -228,14 +228,10 @@ def vllm_numbers(session):
 
 
 def vllm_phases(session):
-    """Each buffer of a worker has a phase, also those of init_device and sample_tokens; explain has vLLM's estimates."""
-    profiles, numbers = session.moments("vLLM")
+    """Each buffer of a worker has a phase, also those of init_device and sample_tokens."""
+    profiles, _ = session.moments("vLLM")
     phases = session.rows("--by", "phase", "-w", "kind=device", profiles["sample_tokens"])
-    explained = json.loads(session.command("explain", "--json", profiles["sample_tokens"]))["sources"][0]["phases"]
-    estimated = {phase["phase"]: phase["estimated"] for phase in explained if phase["estimated"] is not None}
-    return differing({"phases": (set(phases), PARTS - {"warm up"}),
-                      "estimated, load": (estimated.pop("load"), numbers["load_model"]["model"]),
-                      "estimated": (set(estimated), {"kv cache", "capture"})})
+    return differing({"phases": (set(phases), PARTS - {"warm up"})})
 
 
 def vllm_workers(session):
