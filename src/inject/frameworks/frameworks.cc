@@ -60,8 +60,7 @@ void AddXlaWarning(Snapshot* snapshot) {
           ? "the arrays of JAX are not in this profile of XLA's pool; HBMPROF_RECORD=FILE.hbmrec, without hbmprof run, "
             "records them, and HBMPROF_OUTPUT=FILE names their profile"
           : "the arrays of JAX are not shown, only XLA's pool; hbmprof.use_with_jax(\"cuda\") before the import of "
-            "jax, "
-            "and HBMPROF_RECORD=FILE.hbmrec without hbmprof run, shows them");
+            "jax, and HBMPROF_RECORD=FILE.hbmrec without hbmprof run, shows them");
 }
 
 }  // namespace hbmprof::internal

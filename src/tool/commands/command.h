@@ -37,7 +37,8 @@ absl::StatusOr<int> PrintReference(const CLI::App& tool, const std::vector<std::
 std::string ValueOf(const CLI::Option& option);
 std::string DescriptionOf(const CLI::Option& option);
 
-// Returns kInvalidArgument if a profile is of a recording in which events are missing, because it is damaged.
+// Returns kInvalidArgument if a profile is of a recording that lacks events: it is damaged, or recording was turned
+// off.
 absl::Status CheckIsUndamaged(const ProfileSet& profiles);
 // The same, and if allocations are missing because recording is or was off, or because a limit was reached.
 absl::Status CheckIsComplete(const ProfileSet& profiles);

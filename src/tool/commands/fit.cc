@@ -39,8 +39,9 @@ absl::StatusOr<Point> ParsePoint(const std::string& option, const std::string& t
 
 // Returns the counters of --by, else the only one of the file.
 absl::StatusOr<std::vector<std::string>> CountersOf(const FitOptions& options, const ProfileSet::File& file) {
-  if (options.counters.size() > kMostCounters)
+  if (options.counters.size() > kMostCounters) {
     return InvalidArgument("--by takes at most ", kMostCounters, " counters");
+  }
   if (!options.counters.empty()) return options.counters;
   if (!options.values.empty()) return std::vector<std::string>{"value"};
   const std::vector<Comment>& counters = file.info.counters;
@@ -96,8 +97,9 @@ absl::StatusOr<int> RunFit(const FitOptions& options) {
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   const std::optional<size_t> peak = profiles.FindType("peak_space");
   ASSIGN_OR_RETURN(const size_t type, peak.has_value() ? *peak : profiles.TypeNamed(""));
-  if (profiles.types()[type].unit != "bytes")
+  if (profiles.types()[type].unit != "bytes") {
     return InvalidArgument(sources[0], ": has no sample type in bytes, but ", profiles.types()[type].type);
+  }
   ASSIGN_OR_RETURN(const Fit fit, FitProfiles(profiles, type, request));
   Answer answer(options.json);
   AddFit(fit, options.rows, answer);

@@ -64,10 +64,13 @@ class Frames {
   // Finds the functions of Python that share their name with others of the same file, in the profiles of one column:
   // JAX's own profiles name methods without their classes. Another version of the program has other lines.
   void FindNamesakes(const Column& column) {
+    std::vector<bool> seen_stacks(profiles_.stacks().size());
     std::vector<bool> seen(profiles_.locations().size());
     std::map<std::pair<ProfileSet::String, ProfileSet::String>, int64_t> first_lines;
     for (size_t f = column.begin; f < column.end; ++f) {
       for (const ProfileSet::Sample& sample : profiles_.files()[f].samples) {
+        if (seen_stacks[sample.stack]) continue;
+        seen_stacks[sample.stack] = true;
         for (const uint64_t location : profiles_.stacks()[sample.stack]) {
           if (seen[location]) continue;
           seen[location] = true;
