@@ -22,7 +22,8 @@ SUFFIXES = (".h", ".hpp", ".c", ".cc", ".cpp", ".cu", ".inc", ".in")
 # Folders without rules: they may include anything. All other code must be in a module.
 UNRULED = ("tests", "proto", "docs", "third_party", "cmake", "scripts", "build")
 
-INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include|include_next|import)\b(.*)$")
+# A file may include the macro CALLS; the file that defines it counts as the one that includes.
+INCLUDE = re.compile(r"^\s*(?:#|%:)\s*(?:include(?! CALLS$)|include_next|import|define\s+CALLS)\b(.*)$")
 TARGET = re.compile(r'^\s*(?:"([^"]+)"|<([^>]+)>)')
 COMMENT_OR_STRING = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)

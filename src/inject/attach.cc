@@ -23,8 +23,8 @@
 #include "hbmprof/snapshot.h"
 #include "src/api/control/control_server.h"
 #include "src/api/control/live.h"
-#include "src/backends/cuda/driver/driver_table.h"
-#include "src/backends/cuda/driver/memory_from_before.h"
+#include "src/backends/calls/memory_from_before.h"
+#include "src/backends/cuda/driver/driver_queries.h"
 #include "src/base/background_thread.h"
 #include "src/base/fork.h"
 #include "src/base/linker_error.h"
@@ -48,7 +48,7 @@
 namespace hbmprof::internal {
 namespace {
 
-using cuda_driver::kEntryNames;
+using cuda_driver::driver;
 using cuda_driver::kWrappedCount;
 using Place = std::atomic<void*>*;
 
@@ -88,28 +88,28 @@ bool HasWritable(const dl_phdr_info& object, const void* address) {
          SegmentOf(object, PT_GNU_RELRO, at) == nullptr;
 }
 
-void* WrapperOf(int entry) { return CudaWrapperByName(kEntryNames[entry]); }
+void* WrapperOfEntry(int entry) { return WrapperByName(driver.entry_names[entry]); }
 
 // Finds all slots. Changes nothing in the driver. It can leave an error of dlsym.
 AttachCode FindSlots() {
-  void* const library = CudaDriverLibrary();
+  void* const library = driver.Library();
   link_map* map = nullptr;
   if (library == nullptr || dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return kAttachNoDriver;
-  const dl_phdr_info driver = ObjectOf(map->l_ld);
+  const dl_phdr_info object = ObjectOf(map->l_ld);
   int found = 0;
   for (int i = 0; i < kWrappedCount; ++i) {
-    const void* const function = FindSymbol(library, kEntryNames[i]);
+    const void* const function = FindSymbol(library, driver.entry_names[i]);
     slots[i] = {};
     if (function == nullptr) continue;
-    if (!Contains(driver, function)) return kAttachUnknownForm;
+    if (!Contains(object, function)) return kAttachUnknownForm;
     const auto place = reinterpret_cast<Place>(
         DriverSlotOf(static_cast<const unsigned char*>(function), reinterpret_cast<uintptr_t>(function)));
-    if (place == nullptr || !HasWritable(driver, place)) return kAttachUnknownForm;
+    if (place == nullptr || !HasWritable(object, place)) return kAttachUnknownForm;
     for (int j = 0; j < i; ++j) {
       if (slots[j].place == place) return kAttachUnknownForm;
     }
     slots[i] = {place, place->load(std::memory_order_acquire)};
-    if (!Contains(driver, slots[i].original)) return kAttachForeignSlot;
+    if (!Contains(object, slots[i].original)) return kAttachForeignSlot;
     ++found;
   }
   slots_found.store(found, std::memory_order_relaxed);
@@ -119,7 +119,7 @@ AttachCode FindSlots() {
 // Puts back the slots that are still ours.
 void RestoreSlots() {
   for (int i = 0; i < kWrappedCount; ++i) {
-    void* expected = WrapperOf(i);
+    void* expected = WrapperOfEntry(i);
     if (slots[i].place != nullptr) slots[i].place->compare_exchange_strong(expected, slots[i].original);
   }
   slots_set.store(0, std::memory_order_relaxed);
@@ -130,7 +130,7 @@ AttachCode SetSlots() {
   for (int i = 0; i < kWrappedCount; ++i) {
     void* expected = slots[i].original;
     if (slots[i].place == nullptr) continue;
-    if (!slots[i].place->compare_exchange_strong(expected, WrapperOf(i))) {
+    if (!slots[i].place->compare_exchange_strong(expected, WrapperOfEntry(i))) {
       RestoreSlots();
       return kAttachForeignSlot;
     }
@@ -184,7 +184,7 @@ bool HasControlChannel() {
 void* MeasureInThread(void* /*argument*/) {
   constexpr int kAttempts = 200;
   // Without host memory for it, the next free of memory from before attach measures.
-  static_cast<void>(TryRun([] { MeasureCudaMemoryFromBefore(kAttempts); }));
+  static_cast<void>(TryRun([] { MeasureMemoryFromBefore(kAttempts); }));
   return nullptr;
 }
 
@@ -192,12 +192,12 @@ std::string Describe() {
   constexpr const char* kNames[] = {"detached", "changing", "attached"};  // by State
   std::string text = absl::StrCat("attach ", kNames[static_cast<int>(state.load())], "\nfunctions ", slots_set.load(),
                                   " ", slots_found.load(), "\nreferences ", reference_count.load(), "\ncalls ",
-                                  EndedCudaCalls() - calls_before.load(), "\n");
-  const CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
+                                  EndedCalls() - calls_before.load(), "\n");
+  const MemoryFromBefore* const before = MemoryFromBeforeOfProcess();
   const Snapshot snapshot = SnapshotOf(Profiler::Default(), SnapshotParts::kDevices);
   for (const Snapshot::Device& device : snapshot.devices) {
     if (before == nullptr) break;
-    const CudaMemoryFromBefore::Bytes bytes = before->Of(Profiler::Default().Device(device.name));
+    const MemoryFromBefore::Bytes bytes = before->Of(Profiler::Default().Device(device.name));
     if (!bytes.is_measured) continue;
     absl::StrAppend(&text, "before ", bytes.left, " ", bytes.segments, " ", device.name, "\n");
   }
@@ -210,7 +210,7 @@ constexpr AttachRequests kRequests = {&hbmprof_attach, &hbmprof_detach, &Describ
 
 // In the state kChanging.
 AttachCode Attach(const char* options) {
-  if (!cuda_driver::LoadDriverFunctions()) return kAttachNoDriver;
+  if (!driver.Load()) return kAttachNoDriver;
   const AttachCode form = FindSlots();
   ClearLinkerError();
   if (form != kAttached) return form;
@@ -221,20 +221,20 @@ AttachCode Attach(const char* options) {
   }
   if (!BeginEvent()) return kAttachForkedChild;
   // Before the profiler is made, so that a process without the channel writes no profile.
-  PrepareCudaTracking();
+  PrepareTracking();
   SetAttachRequests(&kRequests);
   if (!HasControlChannel()) return kAttachNoControl;
   for (int i = 0; i < kWrappedCount; ++i) {
-    if (slots[i].place != nullptr) cuda_driver::SetDriverFunction(i, slots[i].original);
+    if (slots[i].place != nullptr) driver.SetDriverFunction(i, slots[i].original);
   }
   static uintptr_t stack[1] = {};
   if (stack[0] == 0) stack[0] = InternNamedFrame("[before attach]", "", 0, 0);
-  CudaMemoryFromBefore* const before = CudaMemoryFromBeforeOfProcess();
+  MemoryFromBefore* const before = MemoryFromBeforeOfProcess();
   if (before == nullptr || stack[0] == 0) return kAttachNoMemory;
   SetTracking(true);  // ends the records of an earlier time
-  FollowCudaCalls(true);
+  FollowCalls(true);
   before->Expect(CallerOfStack(stack, 1), /*is_measured=*/true);
-  calls_before.store(EndedCudaCalls(), std::memory_order_relaxed);
+  calls_before.store(EndedCalls(), std::memory_order_relaxed);
   TorchMayHaveBlocks();
   TensorflowMayHaveBlocks();
   SetReportReferences();
@@ -246,7 +246,7 @@ AttachCode Attach(const char* options) {
   }
   process = getpid();
   const char* const thread = OptionText(kAttachThread);
-  if (thread == nullptr || std::strcmp(thread, kAttachBorrowed) != 0) MeasureCudaMemoryFromBefore(/*attempts=*/20);
+  if (thread == nullptr || std::strcmp(thread, kAttachBorrowed) != 0) MeasureMemoryFromBefore(/*attempts=*/20);
   StartBackgroundThread(&MeasureInThread, nullptr);
   return kAttached;
 }
@@ -265,7 +265,7 @@ AttachCode Begin(State from, AttachCode otherwise) {
 
 void AddAttachWarnings(Snapshot* snapshot) {
   constexpr int64_t kLeastGrowth = int64_t{16} << 20;
-  if (state.load() != State::kAttached || EndedCudaCalls() != calls_before.load()) return;
+  if (state.load() != State::kAttached || EndedCalls() != calls_before.load()) return;
   for (const Snapshot::Device& device : snapshot->devices) {
     const DeviceStats& stats = device.spaces[static_cast<int>(MemorySpace::kDevice)];
     if (stats.unaccounted.value_or(0) < kLeastGrowth) continue;
@@ -299,7 +299,7 @@ extern "C" {
   RestoreSlots();
   RestoreReportReferences();
   static_cast<void>(TryRun([] { SetTracking(false); }));
-  FollowCudaCalls(false);
+  FollowCalls(false);
   state.store(State::kDetached);
   return kAttached;
 }

@@ -10,9 +10,9 @@ endif()
 
 # The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, functions of its own, and those
 # by which PyTorch and TensorFlow report blocks.
-set(_calls ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_calls.inc)
+set(_backends ${PROJECT_SOURCE_DIR}/src/backends)
+set(_calls ${_backends}/cuda/driver/driver_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
-file(STRINGS ${_calls} _lines REGEX "^CALL\\(")
 set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
@@ -20,15 +20,20 @@ set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof
 # The OpenCL layer needs Khronos's headers.
 find_path(HBMPROF_OPENCL_INCLUDE_DIR CL/cl_layer.h)
 if(HBMPROF_OPENCL_INCLUDE_DIR)
-  set(_opencl ${PROJECT_SOURCE_DIR}/src/backends/opencl/layer.cc)
+  set(_opencl ${_backends}/opencl/layer.cc)
   list(APPEND _exports clDeinitLayer clGetLayerInfo clInitLayer clInitLayerWithProperties hbmprof_opencl_layer)
 else()
   message(STATUS "hbmprof: CL/cl_layer.h is not found (Debian: opencl-headers), so `hbmprof run` will not record OpenCL")
 endif()
-foreach(_line IN LISTS _lines)
-  string(REGEX REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1" _name "${_line}")
-  list(APPEND _exports ${_name})
+foreach(_table IN LISTS _calls)
+  file(STRINGS ${_table} _lines REGEX "^CALL\\(")
+  list(TRANSFORM _lines REPLACE "^CALL\\(([A-Za-z0-9_]+),.*" "\\1")
+  list(APPEND _exports ${_lines})
 endforeach()
+# A reference to hipMalloc@hip_4.2 is bound to a name without a version, but not to one with another version.
+set(_unversioned ${_exports})
+list(FILTER _unversioned INCLUDE REGEX "^hip")
+list(FILTER _exports EXCLUDE REGEX "^hip")
 # The functions of the C interface that a copy of hbmprof in the program calls. injected_profiler.cc defines some of them;
 # the others get a second name.
 set(_injected ${PROJECT_SOURCE_DIR}/src/core/injected/injected.h)
@@ -47,7 +52,7 @@ foreach(_name IN LISTS _names)
 endforeach()
 # These replace functions of the C library: each has the version that the C library gave it first.
 set(_end_calls _Exit _exit execl execle execlp execv execve execvp kill raise)
-string(REPLACE ";" "\n" _list "${_exports};${_end_calls};execvpe;dlopen;dlsym")
+string(REPLACE ";" "\n" _list "${_exports};${_unversioned};${_end_calls};execvpe;dlopen;dlsym")
 file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.txt CONTENT "@_list@\n" @ONLY)
 string(REPLACE ";" "; " _end_calls "${_end_calls}")
 string(REPLACE ";" ";\n    " _list "${_exports}")
@@ -75,7 +80,7 @@ file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/exports.map @ONLY CONTENT "@_f
 HBMPROF {
   global:
     @_list@;
-  local: *;
+  local: [!h]*; h[!i]*; hi[!p]*;
 };
 ")
 
@@ -94,19 +99,19 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   frameworks/torch_blocks.cc
   ${_c_api}
   ${_opencl}
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_adapter.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_memory.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_queries.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_ranges.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_sizes.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/driver_table.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/driver/memory_from_before.cc
-  ${PROJECT_SOURCE_DIR}/src/backends/cuda/shared/nvml.cc)
+  ${_backends}/calls/adapter.cc
+  ${_backends}/calls/driver.cc
+  ${_backends}/calls/memory.cc
+  ${_backends}/calls/memory_from_before.cc
+  ${_backends}/calls/ranges.cc
+  ${_backends}/cuda/driver/driver_queries.cc
+  ${_backends}/cuda/driver/driver_structs.cc
+  ${_backends}/cuda/shared/nvml.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_inject_cuda PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
 target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so ${_second_names})
-# driver_table.cc must call the C library's dlsym, not the one of this library.
+# calls/driver.cc must call the C library's dlsym, not the one of this library.
 target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 
 # It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library

@@ -22,19 +22,19 @@
 
 namespace hbmprof::internal {
 
-void PrepareCudaTracking() {
+void PrepareTracking() {
   if (IsOff()) return;
   SetOutputVariable("HBMPROF_CUDA_OUTPUT");
   uses_reports.store(true, std::memory_order_release);
   HideLackingFunctions();
 }
 
-void CudaTrackingStarts() {
+void TrackingStarts() {
   // If the program used the profiler before the driver, the profiler's exit handler would run after the driver's.
   WriteBeforeOlderExitHandlers();
   StartThreads();
   ProfilerImpl& profiler = ProfilerAccess::ImplOf(Profiler::Default());
-  profiler.SetResumeHook(&CudaTrackingResumes);
+  profiler.SetResumeHook(&TrackingResumes);
   profiler.SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);
     AddTensorflowWarnings(snapshot);
@@ -43,12 +43,12 @@ void CudaTrackingStarts() {
   });
 }
 
-void CudaMemoryEnds() { KeepStateAtPythonEnd(); }
+void MemoryEnds() { KeepStateAtPythonEnd(); }
 
-void CudaProfilerCalled(bool starts) {
+void ProfilerCalled(bool starts) {
   const CaptureChoice* const ranges = ChosenRanges();
   if (IsOff() || ranges == nullptr || !ranges->is_profiler_api) return;
-  PrepareCudaTracking();
+  PrepareTracking();
   if (starts) {
     BeginCaptureRange("cudaProfilerStart");
   } else {
@@ -56,7 +56,7 @@ void CudaProfilerCalled(bool starts) {
   }
 }
 
-void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller) {
+void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   if (LeaveFailureToTorch(failure, caller)) return;
   const ScopedCaller scope(caller);
   ReportOutOfMemory(failure);
@@ -72,7 +72,7 @@ Profiler* OpenclProfiler() {
     hbmprof_injected_join();
     has_joined.store(true, std::memory_order_release);
   }
-  CudaMemoryEnds();
+  MemoryEnds();
   Profiler& profiler = Profiler::Default();
   return profiler.enabled() ? &profiler : nullptr;
 }

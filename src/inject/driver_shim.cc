@@ -1,12 +1,10 @@
-// Defines the wrappers from driver_calls.inc. They have the driver's own names.
+// Defines the wrappers of all tables. They have the drivers' own names.
 #include "src/inject/driver_shim.h"
 
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,11 +12,11 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_adapter.h"
+#include "src/backends/calls/adapter.h"
+#include "src/backends/calls/driver.h"
+#include "src/backends/calls/events.h"
 #include "src/backends/cuda/driver/driver_queries.h"
-#include "src/backends/cuda/driver/driver_sizes.h"
-#include "src/backends/cuda/driver/driver_table.h"
-#include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/cuda/driver/driver_structs.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 #include "src/base/fork.h"
 #include "src/base/lock_free_lazy.h"
@@ -27,48 +25,36 @@
 #include "src/base/thread_state.h"
 #include "src/base/try_run.h"
 
-namespace hbmprof::internal::cuda_driver {
+namespace hbmprof::internal {
 namespace {
-
-#define CALL(name, parameters, arguments, role) using Type_##name = CUresult parameters;
-#include "src/backends/cuda/driver/driver_calls.inc"
-
-}  // namespace
-
-extern "C" {
-#define CALL(name, parameters, arguments, role) [[gnu::visibility("default"), gnu::noinline]] CUresult name parameters;
-#include "src/backends/cuda/driver/driver_calls.inc"
-}
-
-namespace {
-
-// By Entry.
-void* const kWrappers[] = {
-#define CALL(name, parameters, arguments, role) reinterpret_cast<void*>(&name),
-#include "src/backends/cuda/driver/driver_calls.inc"
-};
 
 // The adapter and its queries.
+template <typename Queries>
 struct ProcessTracker {
-  CudaDriverInProcess queries;
-  CudaDriverAdapter adapter{Profiler::Default(), queries};
+  Queries queries;
+  DriverAdapter adapter{Profiler::Default(), queries};
 };
+
+[[maybe_unused]] void Connect(DriverInProcess&, DriverAdapter*) {}
+void Connect(CudaDriverInProcess& queries, DriverAdapter* adapter) {
+  queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
+                               adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
+                             },
+                             [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+}
 
 // Returns null if this thread is inside the tracker: if the program's own operator new makes a wrapped call, the
 // allocations of this function do not make a second tracker.
-std::unique_ptr<ProcessTracker> MakeTracker() {
+template <typename Queries>
+std::unique_ptr<ProcessTracker<Queries>> MakeTracker(Driver& driver) {
   const NoCancellation no_cancellation;
-  PrepareCudaTracking();
+  PrepareTracking();
   Profiler::Default();
+  driver.Load();
   const ReentryGuard guard;
   if (!guard.entered()) return nullptr;
-  auto tracker = std::make_unique<ProcessTracker>();
-  CudaDriverAdapter* const adapter = &tracker->adapter;
-  tracker->queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
-                                        adapter->ForEachPool(ordinal,
-                                                             [&](const void* pool) { visit(const_cast<void*>(pool)); });
-                                      },
-                                      [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
+  auto tracker = std::make_unique<ProcessTracker<Queries>>();
+  Connect(tracker->queries, &tracker->adapter);
   return tracker;
 }
 
@@ -77,30 +63,39 @@ std::unique_ptr<ProcessTracker> MakeTracker() {
 // Returns null in a process that is off, and if the host has no memory for it: then the call is counted as dropped, if
 // there is a profiler. A process that has made a tracked call counts as one that has recorded, so that the tracker's
 // tables do not survive a fork.
-CudaDriverAdapter* Tracker() {
+template <typename Queries>
+DriverAdapter* TrackerOf(Driver& driver) {
   if (!BeginEvent()) return nullptr;
-  static LockFreeLazy<ProcessTracker> made;
+  static LockFreeLazy<ProcessTracker<Queries>> made;
   bool is_new = false;
-  ProcessTracker* tracker = nullptr;
-  if (!TryRun([&] { tracker = made.Get(&MakeTracker, &is_new); })) {
+  ProcessTracker<Queries>* tracker = nullptr;
+  if (!TryRun([&] { tracker = made.Get([&] { return MakeTracker<Queries>(driver); }, &is_new); })) {
     static_cast<void>(TryRun([] { Profiler::Default().RecordDropped(0); }));
   }
   if (tracker == nullptr) return nullptr;
-  if (is_new) CudaTrackingStarts();
+  if (is_new) TrackingStarts();
   return &tracker->adapter;
 }
 
+template <typename Queries>
+DriverInProcess::Range RangeOf(uint64_t address) {
+  return Queries().AddressRange(reinterpret_cast<const void*>(address));
+}
+
+// `name`: of the function, if the driver can return another address than that of its exported function.
 template <typename Call>
-CUresult HandOutWrapper(const Call& call, void** function) {
-  const CUresult result = call();
-  if (result == kSuccess && function != nullptr) *function = CudaWrapperOf(*function);
+int HandOutWrapper(const Call& call, void** function, const char* name = nullptr) {
+  const int result = call();
+  if (result != kCallSucceeded || function == nullptr) return result;
+  void* const wrapper = name == nullptr ? nullptr : WrapperByName(name);
+  *function = wrapper != nullptr ? wrapper : WrapperOf(*function);
   return result;
 }
 
 template <typename Call>
-CUresult ProfilerCalled(const Call& call, bool starts) {
-  const CUresult result = call();
-  if (result == kSuccess) CudaProfilerCalled(starts);
+int CallOfProfiler(const Call& call, bool starts) {
+  const int result = call();
+  if (result == kCallSucceeded) ProfilerCalled(starts);
   return result;
 }
 
@@ -108,33 +103,31 @@ CUresult ProfilerCalled(const Call& call, bool starts) {
 struct Request {
   size_t bytes = 0;  // 0: not known
   MemorySpace space = MemorySpace::kDevice;
-  int device = -1;        // -1: the current one
-  Handle pool = nullptr;  // null: none that the program has created
+  int device = -1;       // -1: the current one
+  void* pool = nullptr;  // null: none that the program has created
 };
 
 // Reports a wrapped call that has failed with kErrorOutOfMemory.
-[[gnu::noinline, gnu::cold]] void ReportFailure(const Caller& caller, std::string_view name, Request request) {
+template <typename Queries>
+[[gnu::noinline, gnu::cold]] void ReportFailure(const Caller& caller, std::string_view name, Driver& driver,
+                                                Request request) {
   const bool is_reported = TryRun([&] {
+    Queries queries;
     // No value if the pool has no limit, or if the driver does not report its bytes in use.
     std::optional<size_t> limit;
     std::optional<size_t> in_use;
-    if (request.device < 0) request.device = CudaDriverInProcess().CurrentDevice();
-    if (CudaDriverAdapter* const tracker = Tracker()) {
-      tracker->VisitPool(request.pool, [&](const CudaPool& created) {
+    if (request.device < 0) request.device = queries.CurrentDevice();
+    if (DriverAdapter* const tracker = TrackerOf<Queries>(driver)) {
+      tracker->VisitPool(request.pool, [&](const DriverPool& created) {
         request.space = created.space;
         if (created.device >= 0) request.device = created.device;
-        uint64_t used = 0;
-        if (created.limit == 0 || query::cuMemPoolGetAttribute(request.pool, kPoolUsedCurrent, &used) != kSuccess) {
-          return;
-        }
-        limit = created.limit;
-        in_use = used;
+        in_use = created.limit == 0 ? std::nullopt : queries.PoolBytes(request.pool);
+        if (in_use.has_value()) limit = created.limit;
       });
       tracker->Device(request.device);  // sets the probe of the device if this is its first allocation
     }
     const std::optional<size_t> bytes = request.bytes == 0 ? std::nullopt : std::optional(request.bytes);
-    const std::string device = request.device < 0 ? "unknown" : CudaDeviceName(request.device);
-    CudaAllocationFailed({name, bytes, device, request.space, limit, in_use}, caller);
+    AllocationFailed({name, bytes, driver.DeviceName(request.device), request.space, limit, in_use}, caller);
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }
@@ -145,59 +138,63 @@ struct Request {
 // once, outside of all code that can fail: see RemoveThenCall.
 #define TRACK(step, ...)                                               \
   [&] {                                                                \
-    CudaDriverAdapter* const tracker = Tracker();                      \
+    DriverAdapter* const tracker = Tracker();                          \
     return tracker == nullptr ? call() : (step, tracker->__VA_ARGS__); \
   }()
 #define OTHER(...) TRACK(void(), __VA_ARGS__)
-#define END(...) TRACK(CudaMemoryEnds(), __VA_ARGS__)
-#define ALLOCATE_AS(id, requested, bytes, kind)                              \
-  OTHER(Allocate(caller, call,                                               \
-                 [&] {                                                       \
-                   return CudaBuffer{BufferId(id), bytes, MemoryKind::kind}; \
-                 })),                                                        \
-      requested, SpaceOf(MemoryKind::kind)
+#define END(...) TRACK(MemoryEnds(), __VA_ARGS__)
+#define RECORD(id, bytes, ...) \
+  OTHER(Allocate(caller, call, [&] { return DriverBuffer{BufferId(id), bytes, __VA_ARGS__}; }))
+#define ALLOCATE_AS(id, requested, bytes, kind) \
+  RECORD(id, bytes, MemoryKind::kind), requested, SpaceOf(MemoryKind::kind)
 #define ALLOCATE(id, bytes, kind) ALLOCATE_AS(id, bytes, bytes, kind)
+#define ALLOCATE_ON(id, bytes, place) \
+  RECORD(id, bytes, (place).kind, (place).device), bytes, SpaceOf((place).kind), (place).device
 #define ALLOCATE_ASYNC(ptr, bytes, pool, stream, per_thread_default) \
   OTHER(AllocateAsync(caller, call, ptr, bytes, {stream, per_thread_default})), bytes, MemorySpace::kDevice, -1, pool
-#define CREATE(handle, bytes, properties)                                               \
-  OTHER(CreatePhysical(caller, call, handle, bytes, properties)), bytes,                \
-      IsOnHost(properties->location) ? MemorySpace::kPinnedHost : MemorySpace::kDevice, \
-      DeviceOfLocation(properties->location)
+#define CREATE(handle, bytes, place)                                                                       \
+  OTHER(CreatePhysical(caller, call, handle, bytes, [&] { return place; })), bytes, SpaceOf((place).kind), \
+      (place).device
 #define MAP(address, bytes, handle) OTHER(Map(caller, call, address, bytes, handle)), bytes
+#define UNMAP(address, bytes) END(Unmap(call, address, bytes, &MemoryUnmaps, &caller))
+#define RELEASE(handle) END(ReleasePhysical(call, handle, &caller))
+#define NODE(graph, node) OTHER(AddNode(caller, call, graph, [&] { return node; }))
 #define LOAD(id) OTHER(Load(caller, call, [&] { return id; }))
 #define FREE(id) END(Free(BufferId(id), call))
 #define LOOKUP(function) HandOutWrapper(call, function)
-#define PROFILE(starts) ProfilerCalled(call, starts)
+#define LOOKUP_NAME(name, function, is_other) HandOutWrapper(call, function, is_other ? nullptr : name)
+#define PROFILE(starts) CallOfProfiler(call, starts)
 
-extern "C" {
-#define CALL(name, parameters, arguments, role) WRAPPER(name, parameters, arguments, role)
-#define WRAPPER(name, parameters, arguments, action, ...)                                     \
-  CUresult name parameters {                                                                  \
-    const Caller here = Caller::OfThisFunction();                                             \
-    auto* const driver_function = reinterpret_cast<Type_##name*>(FunctionToCall(k_##name));   \
-    if (driver_function == nullptr) return kErrorNotFound;                                    \
-    const auto call = [&]() -> CUresult { return driver_function arguments; };                \
-    const TrackedCudaCall tracked(here);                                                      \
-    if (!tracked.outermost()) return call();                                                  \
-    [[maybe_unused]] const Caller& caller = tracked.caller();                                 \
-    const CUresult result = action;                                                           \
-    if (result == kErrorOutOfMemory && !IsOff()) ReportFailure(caller, #name, {__VA_ARGS__}); \
-    return result;                                                                            \
+#define WRAPPER(name, parameters, arguments, action, ...)                                                      \
+  int name parameters {                                                                                        \
+    const Caller here = Caller::OfThisFunction();                                                              \
+    auto* const driver_function = reinterpret_cast<Type_##name*>(driver.FunctionToCall(k_##name));             \
+    if (driver_function == nullptr) return kErrorNotFound;                                                     \
+    const auto call = [&]() -> int { return driver_function arguments; };                                      \
+    const TrackedCall tracked(here);                                                                           \
+    if (!tracked.outermost()) return call();                                                                   \
+    [[maybe_unused]] const Caller& caller = tracked.caller();                                                  \
+    const int result = action;                                                                                 \
+    if (result == kErrorOutOfMemory && !IsOff()) ReportFailure<Queries>(caller, #name, driver, {__VA_ARGS__}); \
+    return result;                                                                                             \
   }
-#include "src/backends/cuda/driver/driver_calls.inc"
-}
 
-}  // namespace hbmprof::internal::cuda_driver
+namespace cuda_driver {
+using Queries = CudaDriverInProcess;
+#define CALLS "src/backends/cuda/driver/driver_calls.inc"
+#include "src/inject/wrappers.inc"
+#undef CALLS
+}  // namespace cuda_driver
 
-namespace hbmprof::internal {
+const WrappedDriver wrapped_drivers[] = {cuda_driver::kWrapped};
 
-CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess() {
-  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+MemoryFromBefore* MemoryFromBeforeOfProcess() {
+  DriverAdapter* const tracker = cuda_driver::Tracker();
   return tracker == nullptr ? nullptr : &tracker->from_before();
 }
 
-void MeasureCudaMemoryFromBefore(int attempts) {
-  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
+void MeasureMemoryFromBefore(int attempts) {
+  DriverAdapter* const tracker = cuda_driver::Tracker();
   if (tracker == nullptr) return;
   cuda_driver::CUdevice device = 0;
   int count = 0;
@@ -211,61 +208,69 @@ void MeasureCudaMemoryFromBefore(int attempts) {
   }
 }
 
-bool AdoptCudaMemoryFromBefore(uint64_t address) {
-  const NoCancellation no_cancellation;
-  CudaDriverAdapter* const tracker = cuda_driver::Tracker();
-  if (tracker == nullptr || !tracker->from_before().is_expected()) return false;
-  cuda_driver::CUdeviceptr base = 0;
-  size_t bytes = 0;
-  bool is_adopted = false;
-  const bool is_complete = TryRun([&] {
-    is_adopted = CudaDriverInProcess().CurrentContext() != nullptr &&
-                 cuda_driver::query::cuMemGetAddressRange_v2(&base, &bytes, address) == cuda_driver::kSuccess &&
-                 tracker->AdoptFromBefore(base, bytes);
-  });
-  return is_complete && is_adopted;
-}
-
-void FollowCudaCalls(bool follow) {
-  if (CudaDriverAdapter* const tracker = cuda_driver::Tracker(); tracker != nullptr) tracker->Follow(follow);
-}
-
-uint32_t EndedCudaCalls() { return TrackedCudaCall::Ended(TrackedCudaCall::Count()); }
-
-void* CudaWrapperByName(std::string_view name) {
-  if (name.substr(0, 2) != "cu") return nullptr;  // most names
-  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
-    if (name == cuda_driver::kEntryNames[i]) return cuda_driver::kWrappers[i];
+void ExpectMemoryFromBefore(const Caller& stack) {
+  for (const WrappedDriver& one : wrapped_drivers) {
+    DriverAdapter* const tracker = one.driver.is_loaded() ? one.tracker() : nullptr;
+    if (tracker != nullptr) tracker->from_before().Expect(stack, /*is_measured=*/false);
   }
-  return nullptr;
 }
 
-bool IsCudaDriver(const link_map& library) { return std::strstr(library.l_name, "/libcuda.so") != nullptr; }
+bool AdoptMemoryFromBefore(uint64_t address) {
+  const NoCancellation no_cancellation;
+  bool is_adopted = false;
+  static_cast<void>(TryRun([&] {
+    for (const WrappedDriver& one : wrapped_drivers) {
+      DriverAdapter* const tracker = is_adopted || !one.driver.is_loaded() ? nullptr : one.tracker();
+      if (tracker == nullptr || !tracker->from_before().is_expected()) continue;
+      const DriverInProcess::Range range = one.range_of(address);
+      is_adopted = range.bytes != 0 && tracker->AdoptFromBefore(range.start, range.bytes);
+    }
+  }));
+  return is_adopted;
+}
 
-void* CudaWrapperOf(void* function) {
+void FollowCalls(bool follow) {
+  if (DriverAdapter* const tracker = cuda_driver::Tracker(); tracker != nullptr) tracker->Follow(follow);
+}
+
+uint32_t EndedCalls() { return TrackedCall::Ended(TrackedCall::Count()); }
+
+Wrapped WrappedByName(std::string_view name) {
+  for (const WrappedDriver& one : wrapped_drivers) {
+    const std::string_view prefix = one.driver.names.prefix;
+    if (name.substr(0, prefix.size()) != prefix) continue;  // most names
+    for (int i = 0; i < one.driver.wrapped_count; ++i) {
+      if (name == one.driver.entry_names[i]) return {one.wrappers[i], i, &one.driver};
+    }
+  }
+  return {};
+}
+
+bool IsDriver(const link_map& library) {
+  return std::any_of(std::begin(wrapped_drivers), std::end(wrapped_drivers), [&](const WrappedDriver& one) {
+    return std::strstr(library.l_name, one.driver.names.path) != nullptr;
+  });
+}
+
+void* WrapperOf(void* function) {
   Dl_info info;
   if (dladdr(function, &info) == 0 || info.dli_saddr != function) return function;
-  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
-    if (std::strcmp(info.dli_sname, cuda_driver::kEntryNames[i]) != 0) continue;
-    return cuda_driver::FunctionToCall(i) == function ? cuda_driver::kWrappers[i] : function;
-  }
-  return function;
+  const Wrapped found = WrappedByName(info.dli_sname);
+  return found.wrapper != nullptr && found.driver->FunctionToCall(found.entry) == function ? found.wrapper : function;
 }
 
 }  // namespace hbmprof::internal
 
-// For `hbmprof doctor`. Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of driver_calls.inc,
-// in that order. The state is "tracked", "passed through", or "absent" if this driver does not have the function. The
-// reason is empty unless the state is "passed through".
+// For `hbmprof doctor`. Calls visit(name, state, reason, argument) for each CALL and NOT_WRAPPED of the tables of the
+// drivers that the process has loaded, in that order; of CUDA's if there is none. The state is "tracked", "passed
+// through", or "absent" if this driver does not have the function. The reason is empty unless the state is "passed
+// through".
 extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visit)(const char* name, const char* state,
                                                                                    const char* reason, void* argument),
                                                                      void* argument) {
-  void* const library = hbmprof::internal::CudaDriverLibrary();
-  const auto has = [&](const char* name) {
-    return library != nullptr && hbmprof::internal::FindSymbol(library, name) != nullptr;
-  };
-#define CALL(name, parameters, arguments, role) visit(#name, has(#name) ? "tracked" : "absent", "", argument);
-#define NOT_WRAPPED(name, why) \
-  has(#name) ? visit(#name, "passed through", why, argument) : visit(#name, "absent", "", argument);
-#include "src/backends/cuda/driver/driver_calls.inc"
+  using namespace hbmprof::internal;  // NOLINT: its functions
+  for (const WrappedDriver& one : wrapped_drivers) {
+    if (&one != &wrapped_drivers[0] && one.driver.Library() == nullptr) continue;
+    one.cover([&](const char* name, const char* state, const char* reason) { visit(name, state, reason, argument); });
+  }
 }

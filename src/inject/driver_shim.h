@@ -1,5 +1,5 @@
-// The wrappers of the functions that driver_calls.inc lists as wrapped. The functions below find the wrapper for a name
-// or for a function of the driver. Everything here is thread-safe.
+// The wrappers of the functions that the vendors' tables list as wrapped. The functions below find the wrapper for a
+// name or for a function of a driver. Everything here is thread-safe.
 //
 // Not in this file: how the calls of programs reach the wrappers (linker/dynamic_linker.cc, attach.cc).
 #ifndef HBMPROF_SRC_INJECT_DRIVER_SHIM_H_
@@ -9,56 +9,78 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string_view>
 
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/snapshot.h"
+#include "src/backends/calls/adapter.h"
+#include "src/backends/calls/driver.h"
 
 namespace hbmprof::internal {
 
-class CudaMemoryFromBefore;
-
-// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareCudaTracking before they first use
-// Profiler::Default(), possibly in several threads at the same time, CudaTrackingStarts once, after that, and
-// CudaMemoryEnds in each tracked call that ends memory, before its records end; OpenCL's layer calls it for each event.
-void PrepareCudaTracking();
-void CudaTrackingStarts();
-void CudaMemoryEnds();
+// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareTracking before they first use
+// Profiler::Default(), possibly in several threads at the same time, TrackingStarts once, after that, and
+// MemoryEnds in each tracked call that ends memory, before its records end; OpenCL's layer calls it for each event.
+void PrepareTracking();
+void TrackingStarts();
+void MemoryEnds();
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
 // wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
-void CudaAllocationFailed(const FailedAllocation& failure, const Caller& caller);
+void AllocationFailed(const FailedAllocation& failure, const Caller& caller);
 
 // The wrappers call it after cuProfilerStart or cuProfilerStop has succeeded.
-void CudaProfilerCalled(bool starts);
+void ProfilerCalled(bool starts);
 
 // The wrappers call it before mapped memory is unmapped (src/inject/injected_profiler.cc).
-void CudaMemoryUnmaps(uint64_t address, size_t bytes);
+void MemoryUnmaps(uint64_t address, size_t bytes);
 
-// For attaching. The first function makes the tracker, if there is none; it returns null if the host has no memory. The
-// second one measures the devices with an active primary context (CudaMemoryFromBefore::Measure). The third one gives
-// the allocation that contains `address`, which is memory from before, a record of its own, and returns whether it did.
-CudaMemoryFromBefore* CudaMemoryFromBeforeOfProcess();
-void MeasureCudaMemoryFromBefore(int attempts);
-bool AdoptCudaMemoryFromBefore(uint64_t address);
-// See CudaDriverAdapter::Follow.
-void FollowCudaCalls(bool follow);
+// Calls MemoryFromBefore::Expect for all drivers in use.
+void ExpectMemoryFromBefore(const Caller& stack);
+
+// For attaching, to CUDA. The first function makes the tracker, if there is none; it returns null if the host has no
+// memory. The second one measures the devices with an active primary context (MemoryFromBefore::Measure). The third one
+// gives the allocation that contains `address`, which is memory from before, a record of its own, and returns whether
+// it did.
+MemoryFromBefore* MemoryFromBeforeOfProcess();
+void MeasureMemoryFromBefore(int attempts);
+bool AdoptMemoryFromBefore(uint64_t address);
+// See DriverAdapter::Follow.
+void FollowCalls(bool follow);
 // Returns the number of outermost tracked calls that have ended, modulo 2^32.
-uint32_t EndedCudaCalls();
+uint32_t EndedCalls();
 
 // Adds the warning that nothing is recorded although hbmprof is attached (attach.cc). Throws std::bad_alloc.
 void AddAttachWarnings(Snapshot* snapshot);
 
-// Returns the wrapper of the driver's function `name`, null if that is not wrapped.
-void* CudaWrapperByName(std::string_view name);
+// A driver whose functions are wrapped.
+using Coverage = std::function<void(const char* name, const char* state, const char* reason)>;
+struct WrappedDriver {
+  Driver& driver;
+  void* const* wrappers;  // by Entry
+  DriverAdapter* (*tracker)();
+  DriverInProcess::Range (*range_of)(uint64_t address);
+  void (*cover)(const Coverage& visit);  // see hbmprof_cuda_coverage
+};
+extern const WrappedDriver wrapped_drivers[1];
 
-// Returns whether this is the driver's library.
-bool IsCudaDriver(const link_map& library);
+// Returns the wrapper of the function `name`, null if that is not wrapped.
+struct Wrapped {
+  void* wrapper = nullptr;
+  int entry = 0;
+  Driver* driver = nullptr;
+};
+Wrapped WrappedByName(std::string_view name);
+inline void* WrapperByName(std::string_view name) { return WrappedByName(name).wrapper; }
+
+// Returns whether this is a driver's library.
+bool IsDriver(const link_map& library);
 
 // Returns the wrapper that calls `function`; `function` itself if there is none, as for a function of another copy of
 // the driver (dlmopen). The driver can still be unloaded after that.
-void* CudaWrapperOf(void* function);
+void* WrapperOf(void* function);
 
 }  // namespace hbmprof::internal
 

@@ -18,8 +18,8 @@
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/c_calls.h"
 #include "src/api/public/default_profiler.h"
-#include "src/backends/cuda/driver/driver_ranges.h"
-#include "src/backends/cuda/driver/memory_from_before.h"
+#include "src/backends/calls/memory_from_before.h"
+#include "src/backends/calls/ranges.h"
 #include "src/base/fork.h"
 #include "src/base/thread_state.h"
 #include "src/capture/given_stack.h"
@@ -36,7 +36,7 @@ namespace {
 
 // Memory that the driver has allocated, and its live record.
 struct DriverMemory {
-  CudaDriverRanges::Found found;  // the range is null if its record has ended
+  DriverRanges::Found found;  // the range is null if its record has ended
   LiveBuffer live;
 
   uint64_t start() const { return found.first; }
@@ -65,11 +65,11 @@ std::optional<DriverMemory> DriverMemoryAt(BufferId id) {
   {
     const ReentryGuard guard;
     if (!guard.entered()) return std::nullopt;  // nothing is recorded inside the tracker
-    const CudaDriverRanges::Found& found = last_found.found;
+    const DriverRanges::Found& found = last_found.found;
     const bool is_near = id.value() >= found.first && id.value() <= found.last;
-    if (is_near && found.changes == CudaDriverRanges::changes()) return memory(last_found);
+    if (is_near && found.changes == DriverRanges::changes()) return memory(last_found);
   }
-  CudaDriverRanges& ranges = CudaDriverRanges::Instance();
+  DriverRanges& ranges = DriverRanges::Instance();
   DriverMemory now;
   now.found = ranges.Find(id);
   if (!now.record().is_null()) {
@@ -96,7 +96,7 @@ std::optional<Pool> PoolOf(const DriverMemory& memory, AllocatorId allocator) {
   if (!memory.can_hold_blocks()) return std::nullopt;
   const Pool pool = memory.PoolNamed(allocator);
   const bool is_made = Impl().MakeSegment(memory.record(), pool);
-  CudaDriverRanges::Changed();
+  DriverRanges::Changed();
   if (is_made) return pool;
   // Another thread can have made it a segment first.
   const std::optional<DriverMemory> now = DriverMemoryAt(BufferId(memory.start()));
@@ -169,7 +169,7 @@ DriverBlock RecordDriverBlock(const Caller& caller, uint64_t address, uint64_t b
   uint64_t at = address;
   do {
     std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(at));
-    if (!memory.has_value() && AdoptCudaMemoryFromBefore(at)) memory = DriverMemoryAt(BufferId(at));
+    if (!memory.has_value() && AdoptMemoryFromBefore(at)) memory = DriverMemoryAt(BufferId(at));
     if (!memory.has_value()) return DriverBlock::kOutside;
     const std::optional<Pool> pool = PoolOf(*memory, allocator);
     if (!pool.has_value() || device->value_or(pool->device) != pool->device) return DriverBlock::kOutside;
@@ -192,17 +192,16 @@ void EndDriverBlocks(const Pool& pool) {
   if (!IsOff()) Impl().EndBlocks(pool);
 }
 
-void CudaTrackingResumes() {
-  CudaDriverRanges::Changed();
+void TrackingResumes() {
+  DriverRanges::Changed();
   TorchMayHaveBlocks();
   TensorflowMayHaveBlocks();
   static uintptr_t stack[1] = {};  // set once, because the memory's records can be made at any time
   if (stack[0] == 0) stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
-  CudaMemoryFromBefore* const memory = CudaMemoryFromBeforeOfProcess();
-  if (memory != nullptr && stack[0] != 0) memory->Expect(CallerOfStack(stack, 1), /*is_measured=*/false);
+  if (stack[0] != 0) ExpectMemoryFromBefore(CallerOfStack(stack, 1));
 }
 
-void CudaMemoryUnmaps(uint64_t address, size_t bytes) {
+void MemoryUnmaps(uint64_t address, size_t bytes) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
   if (memory.has_value() && memory->is_segment()) Impl().EndBlocks(memory->pool(), address, bytes);
 }
@@ -223,7 +222,7 @@ extern "C" {
 
 // It can be the first use of the profiler.
 int hbmprof_injected_join() {
-  PrepareCudaTracking();
+  PrepareTracking();
   return WithDefault([](Profiler& profiler) {
     StartThreads();
     WriteBeforeOlderExitHandlers();

@@ -5,9 +5,9 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_memory.h"
-#include "src/backends/cuda/driver/driver_sizes.h"
-#include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/calls/events.h"
+#include "src/backends/calls/memory.h"
+#include "src/backends/cuda/driver/driver_structs.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal {
@@ -16,10 +16,10 @@ namespace {
 // --- Sizes. ---
 
 TEST(CudaSizesTest, PitchedBytesAreTheProduct) {
-  EXPECT_EQ(CudaPitchedBytes(512, 100), 51200u);
-  EXPECT_EQ(CudaPitchedBytes(1024, 10, 3), 30720u);
-  EXPECT_EQ(CudaPitchedBytes(512, 0), 0u);
-  EXPECT_EQ(CudaPitchedBytes(SIZE_MAX / 2, 3), SIZE_MAX) << "saturates";
+  EXPECT_EQ(PitchedBytes(512, 100), 51200u);
+  EXPECT_EQ(PitchedBytes(1024, 10, 3), 30720u);
+  EXPECT_EQ(PitchedBytes(512, 0), 0u);
+  EXPECT_EQ(PitchedBytes(SIZE_MAX / 2, 3), SIZE_MAX) << "saturates";
 }
 
 struct FormatCase {
@@ -49,7 +49,7 @@ TEST(CudaSizesTest, ArrayHasTheSizeOfItsFormat) {
            {-8, 1, 0},
        }) {
     SCOPED_TRACE("format " + std::to_string(c.format));
-    EXPECT_EQ(CudaDriverArrayBytes(cuda_driver::ArrayDescriptor{8, 8, c.format, c.channels}), c.bytes);
+    EXPECT_EQ(CudaArrayBytes(cuda_driver::ArrayDescriptor{8, 8, c.format, c.channels}), c.bytes);
   }
 }
 
@@ -71,12 +71,12 @@ constexpr Format kBc7 = {0x9d, 4};
 constexpr Format kNv12 = {0xb0, 3};
 
 size_t ArrayBytes(const Format& format, const Shape& shape) {
-  return CudaDriverArrayBytes(cuda_driver::Array3dDescriptor{shape.width, shape.height, shape.depth, format.format,
-                                                             format.channels, shape.flags});
+  return CudaArrayBytes(cuda_driver::Array3dDescriptor{shape.width, shape.height, shape.depth, format.format,
+                                                       format.channels, shape.flags});
 }
 size_t MipmappedBytes(const Format& format, const Shape& shape, unsigned levels) {
-  return CudaDriverMipmappedArrayBytes(
-      {shape.width, shape.height, shape.depth, format.format, format.channels, shape.flags}, levels);
+  return CudaMipmappedArrayBytes({shape.width, shape.height, shape.depth, format.format, format.channels, shape.flags},
+                                 levels);
 }
 
 TEST(CudaSizesTest, ArrayCountsItsDimensions) {
@@ -132,9 +132,9 @@ TEST(CudaSizesTest, LevelsAreClampedAsInCuda) {
 TEST(CudaHandlesTest, IdsOfHandlesNeverCollide) {
   int object = 0;
   const uint64_t address = BufferId(&object).value();
-  const uint64_t array = CudaArrayId(&object).value();
-  const uint64_t mipmapped = CudaMipmappedArrayId(&object).value();
-  const uint64_t external = CudaExternalMemoryId(&object).value();
+  const uint64_t array = ArrayId(&object).value();
+  const uint64_t mipmapped = MipmappedArrayId(&object).value();
+  const uint64_t external = ExternalMemoryId(&object).value();
   EXPECT_NE(array, address);
   EXPECT_NE(mipmapped, address);
   EXPECT_NE(external, address);
@@ -144,9 +144,9 @@ TEST(CudaHandlesTest, IdsOfHandlesNeverCollide) {
 }
 
 TEST(CudaHandlesTest, NullHandleIsNullId) {
-  EXPECT_TRUE(CudaArrayId(nullptr).is_null());
-  EXPECT_TRUE(CudaMipmappedArrayId(nullptr).is_null());
-  EXPECT_TRUE(CudaExternalMemoryId(nullptr).is_null());
+  EXPECT_TRUE(ArrayId(nullptr).is_null());
+  EXPECT_TRUE(MipmappedArrayId(nullptr).is_null());
+  EXPECT_TRUE(ExternalMemoryId(nullptr).is_null());
 }
 
 // --- The order of events. ---
@@ -167,9 +167,9 @@ class CudaOrderTest : public ::testing::Test {
         },
         [&] {
           log_.push_back("describe");
-          return CudaBuffer{ptr, bytes, {}};
+          return DriverBuffer{ptr, bytes, {}};
         },
-        [](const CudaBuffer& buffer) {
+        [](const DriverBuffer& buffer) {
           return Attributes{kDefaultDevice, buffer.kind, {}};
         });
   }

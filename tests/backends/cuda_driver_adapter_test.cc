@@ -1,4 +1,4 @@
-// CudaDriverAdapter without a driver: physical memory and mappings, graphs, contexts, pools, code, failures, and nested
+// DriverAdapter without a driver: physical memory and mappings, graphs, contexts, pools, code, failures, and nested
 // calls.
 #include <sys/wait.h>
 #include <unistd.h>
@@ -19,7 +19,8 @@
 
 #include "gtest/gtest.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_adapter.h"
+#include "src/backends/calls/adapter.h"
+#include "src/backends/cuda/driver/driver_structs.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -29,14 +30,14 @@ constexpr int kFails = 2;
 constexpr int64_t kMiB = 1 << 20;
 
 // Queries with results that a test sets.
-class Answers : public CudaDriverQueries {
+class Answers : public DriverQueries {
  public:
   explicit Answers(Profiler& profiler) : profiler_(profiler) {}
   int CurrentDevice() override { return device; }
   const void* CurrentContext() override { return context; }
   Pointer DescribePointer(const void*) override { return pointer; }
   size_t AddressRangeBytes(const void*) override { return 4096; }
-  Capture CaptureOf(const CudaDriverStream& stream) override {
+  Capture CaptureOf(const DriverStream& stream) override {
     asked_per_thread = stream.per_thread_default;
     return capture;
   }
@@ -68,6 +69,30 @@ class Answers : public CudaDriverQueries {
   Profiler& profiler_;
 };
 
+// The calls of CUDA's table.
+class CudaCalls : public DriverAdapter {
+ public:
+  using DriverAdapter::DriverAdapter;
+  template <typename Call>
+  int CreatePool(const Call& call, void* const* pool, const cuda_driver::MemPoolProps* properties) {
+    return DriverAdapter::CreatePool(call, pool, [&] { return PoolOf(*properties); });
+  }
+  template <typename Call>
+  int CreatePhysical(const Caller& caller, const Call& call, const Handle* handle, size_t bytes,
+                     const cuda_driver::MemAllocationProp* properties) {
+    return DriverAdapter::CreatePhysical(caller, call, handle, bytes, [&] { return PlaceOf(properties->location); });
+  }
+  template <typename Call>
+  int AddNode(const Caller& caller, const Call& call, const void* graph, const cuda_driver::GraphNodeParams* params) {
+    return DriverAdapter::AddNode(caller, call, graph, [&] { return NodeOf(*params); });
+  }
+  template <typename Call>
+  int AddAllocNode(const Caller& caller, const Call& call, const void* graph,
+                   const cuda_driver::MemAllocNodeParams* params) {
+    return DriverAdapter::AddNode(caller, call, graph, [&] { return NodeOf(*params); });
+  }
+};
+
 class CudaDriverAdapterTest : public ::testing::Test {
  protected:
   int64_t InUse(const std::string& device = "GPU:0", MemorySpace space = MemorySpace::kDevice) {
@@ -83,7 +108,7 @@ class CudaDriverAdapterTest : public ::testing::Test {
     return adapter_.Allocate(
         caller_, [] { return kSuccess; },
         [&] {
-          return CudaBuffer{BufferId(address), bytes, kind};
+          return DriverBuffer{BufferId(address), bytes, kind};
         });
   }
   int AllocAsync(uint64_t address, size_t bytes, bool per_thread = false) {
@@ -168,14 +193,14 @@ class CudaDriverAdapterTest : public ::testing::Test {
 
   Profiler profiler_;
   Answers answers_{profiler_};
-  CudaDriverAdapter adapter_{profiler_, answers_};
+  CudaCalls adapter_{profiler_, answers_};
   const Caller caller_ = Caller::OfThisFunction();
   bool any_type_ = false;
 };
 
 TEST_F(CudaDriverAdapterTest, FailedCallReturnsItsResult) {
   EXPECT_EQ(adapter_.Allocate(
-                caller_, [] { return kFails; }, []() -> CudaBuffer { throw "not asked"; }),
+                caller_, [] { return kFails; }, []() -> DriverBuffer { throw "not asked"; }),
             kFails);
   ASSERT_EQ(Alloc(0x1000, 100), kSuccess);
   EXPECT_EQ(Free(0x1000, kFails), kFails);
@@ -691,7 +716,7 @@ TEST_F(CudaDriverAdapterTest, ArrayDestroyedWhileOffLeavesItsContext) {
     adapter_.Allocate(
         caller_, [] { return kSuccess; },
         [&] {
-          return CudaBuffer{CudaArrayId(Name(0x40)), 100, MemoryKind::kArray};
+          return DriverBuffer{ArrayId(Name(0x40)), 100, MemoryKind::kArray};
         });
   };
   void* context = Handle(0x70);
@@ -699,7 +724,7 @@ TEST_F(CudaDriverAdapterTest, ArrayDestroyedWhileOffLeavesItsContext) {
   answers_.context = context;
   make_array();
   profiler_.SetEnabled(false);
-  adapter_.Free(CudaArrayId(Name(0x40)), [] { return kSuccess; });
+  adapter_.Free(ArrayId(Name(0x40)), [] { return kSuccess; });
   profiler_.SetEnabled(true);
   answers_.context = nullptr;
   make_array();  // with the same handle, in the primary context
@@ -794,7 +819,7 @@ TEST_F(CudaDriverAdapterTest, AllocationInEndedContextHasNoRecord) {
         return kSuccess;
       },
       [] {
-        return CudaBuffer{BufferId(uint64_t{0x2000}), 10, MemoryKind::kDevice};
+        return DriverBuffer{BufferId(uint64_t{0x2000}), 10, MemoryKind::kDevice};
       });
   EXPECT_EQ(InUse(), 0);
 }
@@ -929,7 +954,7 @@ TEST_F(CudaDriverAdapterTest, PoolIsWhereItsMemoryIs) {
     const cuda_driver::MemPoolProps properties{c.type, 0, c.location, nullptr, 64, {}};
     adapter_.CreatePool([] { return kSuccess; }, &pool, &properties);
     int visits = 0;
-    adapter_.VisitPool(pool, [&](const CudaPool& created) {
+    adapter_.VisitPool(pool, [&](const DriverPool& created) {
       ++visits;
       EXPECT_EQ(created.device, c.device);
       EXPECT_EQ(created.space, c.space);
@@ -1042,7 +1067,7 @@ TEST_F(CudaDriverAdapterTest, PoolCreatedWhileOffIsListed) {
 }
 
 TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
-  const BufferId module = CudaModuleId(Name(0x60));
+  const BufferId module = ModuleId(Name(0x60));
   const auto name = [&] { return module; };
   answers_.free_bytes = 1000;
   adapter_.Load(
@@ -1060,7 +1085,7 @@ TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
   adapter_.Load(
       caller_,
       [&] {
-        std::thread([&] { const TrackedCudaCall other(caller_); }).join();
+        std::thread([&] { const TrackedCall other(caller_); }).join();
         answers_.free_bytes = 500;
         return kSuccess;
       },
@@ -1073,13 +1098,13 @@ TEST_F(CudaDriverAdapterTest, CodeSizeIsDecreaseOfFreeMemory) {
 // --- Nested calls, threads, the off switch. ---
 
 TEST_F(CudaDriverAdapterTest, OnlyTheOutermostCallIsTracked) {
-  const TrackedCudaCall outer(caller_);
+  const TrackedCall outer(caller_);
   EXPECT_TRUE(outer.outermost());
   {
-    const TrackedCudaCall inner(caller_);
+    const TrackedCall inner(caller_);
     EXPECT_FALSE(inner.outermost());
     std::thread([&] {
-      const TrackedCudaCall elsewhere(caller_);
+      const TrackedCall elsewhere(caller_);
       EXPECT_TRUE(elsewhere.outermost()) << "each thread has its own";
     }).join();
   }
@@ -1127,7 +1152,7 @@ TEST_F(CudaDriverAdapterTest, ReusedAddressesInThreadsKeepRecords) {
             return kSuccess;
           };
           if (random() % 2 == 0) {
-            adapter_.Allocate(caller_, real, [&] { return CudaBuffer{BufferId(address), 16, MemoryKind::kDevice}; });
+            adapter_.Allocate(caller_, real, [&] { return DriverBuffer{BufferId(address), 16, MemoryKind::kDevice}; });
           } else {
             adapter_.AllocateAsync(caller_, real, &address, 16, {});
           }

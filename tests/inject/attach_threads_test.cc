@@ -16,12 +16,12 @@ extern "C" int hbmprof_detach();
 
 namespace hbmprof::internal {
 
-void PrepareCudaTracking() {}
-void CudaTrackingStarts() {}
-void CudaMemoryEnds() {}
-void CudaMemoryUnmaps(uint64_t, size_t) {}
-void CudaAllocationFailed(const FailedAllocation&, const Caller&) {}
-void CudaProfilerCalled(bool) {}
+void PrepareTracking() {}
+void TrackingStarts() {}
+void MemoryEnds() {}
+void MemoryUnmaps(uint64_t, size_t) {}
+void AllocationFailed(const FailedAllocation&, const Caller&) {}
+void ProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
 void TorchMayHaveBlocks() {}
 void* TorchHookByName(const char*) { return nullptr; }

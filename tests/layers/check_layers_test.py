@@ -128,6 +128,7 @@ class CheckLayers(unittest.TestCase):
 
   def test_a_macro_as_include_is_refused(self):
     self.expect_refused("src/base/bad.cc", "#include SITES_H\n", "cannot be checked")
+    self.expect_refused("src/base/bad.cc", '#define CALLS "src/core/sites.h"\n#include CALLS\n', "may not include")
 
   def test_a_folder_without_a_row_is_refused(self):
     self.expect_refused("src/misc/bad.cc", "int i;\n", "lies in no module")

@@ -44,7 +44,7 @@ void EndDriverBlocks(const Pool& pool);
 
 // Called before recording is turned on again, when all older records have ended. From then on blocks can lie in memory
 // from before, which RecordDriverBlock treats as memory from before hbmprof was attached.
-void CudaTrackingResumes();
+void TrackingResumes();
 
 }  // namespace hbmprof::internal
 

@@ -64,7 +64,7 @@ std::string_view CapturedName() {
 // Begins a capture range if `text` is the name of one. Returns its number, else 0.
 uint64_t Capture(std::string_view text) {
   if (text.empty() || text != CapturedName()) return 0;
-  PrepareCudaTracking();
+  PrepareTracking();
   return BeginCaptureRange(text);
 }
 

@@ -34,11 +34,11 @@ namespace {
 void* Replacement(const link_map& module, const char* name, void* const* slot) {
   if (void* const stub = TorchHookByName(name)) return stub;
   const bool is_dlsym = std::strcmp(name, "dlsym") == 0;
-  void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : CudaWrapperByName(name);
+  void* const wrapper = is_dlsym ? reinterpret_cast<void*>(&hbmprof_dlsym) : WrapperByName(name);
   if (wrapper == nullptr) return nullptr;
   void* const value = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
   if (is_dlsym && value == reinterpret_cast<void*>(hbmprof_c_library_dlsym)) return wrapper;
-  if (!is_dlsym && CudaWrapperOf(value) != value) return CudaWrapperOf(value);
+  if (!is_dlsym && WrapperOf(value) != value) return WrapperOf(value);
   // A function that the driver lacks must not be found.
   if (!is_dlsym && hbmprof_next_dlsym(const_cast<link_map*>(&module), name) == nullptr) {
     ClearLinkerError();
@@ -75,7 +75,7 @@ void SetReferencesOf(void* handle, std::set<void*>& seen) {
   if (!seen.insert(handle).second) return;
   link_map* module = nullptr;
   // The driver's own references stay unchanged.
-  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0 || IsCudaDriver(*module)) return;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &module) != 0 || IsDriver(*module)) return;
   SetReferences(*module);
   for (void* needed : OpenNeeded(*module)) {
     SetReferencesOf(needed, seen);

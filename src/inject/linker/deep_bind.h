@@ -4,11 +4,13 @@
 #ifndef HBMPROF_SRC_INJECT_LINKER_DEEP_BIND_H_
 #define HBMPROF_SRC_INJECT_LINKER_DEEP_BIND_H_
 
+#include "src/backends/calls/driver.h"
+
 namespace hbmprof::internal {
 
-// Hides the wrappers of the functions that the driver lacks from the dynamic linker (dynamic_linker.cc), if the process
-// has a driver. Returns whether it has one.
-bool HideLackingFunctions();
+// Hides the wrappers of the functions that the drivers of the process lack from the dynamic linker (dynamic_linker.cc).
+// Returns whether the process has loaded `driver`.
+bool HideLackingFunctions(const Driver* driver = nullptr);
 
 // Returns whether this library was loaded after the program's start. Then nothing is recorded before hbmprof_attach.
 bool WasLoadedLate();

@@ -25,9 +25,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "src/api/output/end_calls.h"
-#include "src/backends/cuda/driver/driver_table.h"
+#include "src/backends/calls/driver.h"
 #include "src/base/compat/first_glibc.h"
 #include "src/base/protected_page.h"
 #include "src/base/references.h"
@@ -65,7 +66,7 @@ static void FindNextFunctions() {
   find(hbmprof_next_dlsym, "dlsym");
 }
 
-// The next dlsym, for this library itself: HBMPROF_DLSYM of src/backends/cuda/driver/driver_table.cc.
+// The next dlsym, for this library itself: HBMPROF_DLSYM of src/backends/calls/driver.cc.
 [[gnu::visibility("hidden")]] void* hbmprof_call_next_dlsym(void* library, const char* name) {
   if (__atomic_load_n(&hbmprof_next_dlsym, __ATOMIC_ACQUIRE) == nullptr) FindNextFunctions();
   return hbmprof_next_dlsym(library, name);
@@ -73,22 +74,29 @@ static void FindNextFunctions() {
 
 // Sets the values of the wrappers in this library's table of symbols to 0, which the dynamic linker takes for
 // undefined. Threads that do so at the same time write the same values.
-extern "C++" bool hbmprof::internal::HideLackingFunctions() {
-  static std::atomic<bool> is_done{false};
-  if (is_done.load(std::memory_order_relaxed)) return true;
-  LoadedDriver driver;
-  if (!driver.is_loaded()) return false;
-  for (int i = 0; i < cuda_driver::kWrappedCount; ++i) {
-    const char* const name = cuda_driver::kEntryNames[i];
-    if (driver.Find(name) != nullptr) continue;
-    Dl_info info;
-    ElfW(Sym)* symbol = nullptr;
-    void* const wrapper = CudaWrapperByName(name);
-    if (dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) continue;
-    if (info.dli_saddr == wrapper) StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
+extern "C++" bool hbmprof::internal::HideLackingFunctions(const Driver* asked) {
+  static std::atomic<bool> is_done[std::size(wrapped_drivers)];
+  bool has_asked = false;
+  for (const WrappedDriver& one : wrapped_drivers) {
+    std::atomic<bool>& is_hidden = is_done[&one - wrapped_drivers];
+    if (asked != nullptr && asked != &one.driver) continue;
+    if (!is_hidden.load(std::memory_order_relaxed)) {
+      Driver::Loaded driver(one.driver);
+      for (int i = 0; driver.is_loaded() && i < one.driver.wrapped_count; ++i) {
+        void* const wrapper = one.wrappers[i];
+        Dl_info info;
+        ElfW(Sym)* symbol = nullptr;
+        if (driver.Find(one.driver.entry_names[i]) != nullptr ||
+            dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
+          continue;
+        }
+        if (info.dli_saddr == wrapper) StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
+      }
+      if (driver.is_loaded()) is_hidden.store(true, std::memory_order_relaxed);
+    }
+    has_asked = is_hidden.load(std::memory_order_relaxed);
   }
-  is_done.store(true, std::memory_order_relaxed);
-  return true;
+  return has_asked;
 }
 
 namespace {
@@ -104,12 +112,12 @@ namespace {
 // Sets the references of the objects that were loaded with the program to wrappers of functions that the driver lacks,
 // as the dynamic linker sets them without this library.
 void SetReferencesToLackingFunctions() {
-  LoadedDriver driver;
   auto* const objects = static_cast<const link_map*>(hbmprof_next_dlopen(nullptr, RTLD_LAZY | RTLD_NOLOAD));
   for (const link_map* object = objects; object != nullptr; object = object->l_next) {
     ForEachReference(object->l_addr, object->l_ld, [&](const char* name, void** slot, bool is_weak) {
-      void* const wrapper = CudaWrapperByName(name);
-      if (wrapper == nullptr || *slot != wrapper || driver.Find(name) != nullptr) return;
+      const Wrapped found = WrappedByName(name);
+      if (found.wrapper == nullptr || *slot != found.wrapper) return;
+      if (Driver::Loaded(*found.driver).Find(name) != nullptr) return;
       void* const other = hbmprof_c_library_dlsym(RTLD_NEXT, name);
       if (other == nullptr && !is_weak) EndWithoutFunction(*object, name);
       StoreProtected(slot, other);
@@ -121,8 +129,9 @@ void SetReferencesToLackingFunctions() {
 
 // Whether dlsym must call DlsymOfWrapped.
 static bool IsWrapped(void* handle, const char* name) {
-  if (name == nullptr || CudaWrapperByName(name) == nullptr) return false;
-  const bool has_driver = HideLackingFunctions();
+  const Wrapped found = name == nullptr ? Wrapped() : WrappedByName(name);
+  if (found.wrapper == nullptr) return false;
+  const bool has_driver = HideLackingFunctions(found.driver);
   return handle == RTLD_DEFAULT ? !has_driver : handle != RTLD_NEXT;
 }
 
@@ -130,11 +139,11 @@ static bool IsWrapped(void* handle, const char* name) {
 // is no driver. The result does not depend on the caller.
 static void* DlsymOfWrapped(void* handle, const char* name) {
   void* function = hbmprof_call_next_dlsym(handle, name);
-  if (handle == RTLD_DEFAULT && function == CudaWrapperByName(name)) {
+  if (handle == RTLD_DEFAULT && function == WrapperByName(name)) {
     function = hbmprof_c_library_dlsym(RTLD_NEXT, name);
   }
   // Another library's function of that name is returned unchanged.
-  return CudaWrapperOf(function);
+  return WrapperOf(function);
 }
 
 // These return the function that dlsym and dlopen jump to.

@@ -8,14 +8,16 @@
 #include <string_view>
 #include <utility>
 
-#include "src/backends/cuda/driver/driver_table.h"
 #include "src/backends/cuda/shared/nvml.h"
-#include "src/base/no_cancellation.h"
-#include "src/base/thread_state.h"
-#include "src/base/try_run.h"
 #include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
+namespace cuda_driver {
+#define NAMES \
+  Driver::Names { {"libcuda.so.1"}, "/libcuda.so", "cu", "GPU:", "cudaMallocAsync" }
+#define CALLS "src/backends/cuda/driver/driver_calls.inc"
+#include "src/backends/calls/define_driver.inc"
+}  // namespace cuda_driver
 namespace {
 
 using cuda_driver::CUdevice;
@@ -68,7 +70,7 @@ int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& a
 // The idle bytes of the device's pools and graphs; no value if the driver has no pools.
 std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
   Handle default_pool = nullptr;
-  if (cuda_driver::DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
+  if (cuda_driver::driver.DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
       !HasAttribute(device, cuda_driver::kDeviceHasPools) ||
       query::cuDeviceGetDefaultMemPool(&default_pool, device) != kSuccess) {
     return std::nullopt;
@@ -120,21 +122,13 @@ int CurrentDevice() {
   return CurrentContext() != nullptr && query::cuCtxGetDevice(&device) == kSuccess ? device : -1;
 }
 
-// The unaccounted bytes of each device after its first allocation with a context was recorded. By DeviceId.
-struct Baseline {
-  std::atomic<bool> taken{false};
-  std::atomic<bool> known{false};
-  std::atomic<int64_t> bytes{0};
-};
-Baseline baselines[kMaxDevices];
-
 DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
   DeviceFacts facts;
   int count = 0;
   CUdevice device = 0;
   if (query::cuDeviceGetCount(&count) != kSuccess) return facts;
   int ordinal = 0;
-  while (ordinal < count && name != CudaDeviceName(ordinal)) ++ordinal;
+  while (ordinal < count && name != cuda_driver::driver.DeviceName(ordinal)) ++ordinal;
   if (ordinal == count || query::cuDeviceGet(&device, ordinal) != kSuccess) return facts;
   facts.uses_host_memory = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
   char bus_id[32];
@@ -161,51 +155,23 @@ DeviceProbe ProbeDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adap
   }
   AddNvmlFigures(device, is_integrated, probe);
   if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
-  const Baseline& baseline = baselines[static_cast<int>(id)];
-  if (baseline.known.load(std::memory_order_acquire)) probe.baseline = baseline.bytes.load(std::memory_order_relaxed);
   return probe;
 }
 
 }  // namespace
 
-std::string CudaDeviceName(int ordinal) { return "GPU:" + std::to_string(ordinal); }
-
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
-  static std::atomic<int> known[kMaxDevices] = {};  // id + 1, by ordinal
-  if (ordinal < 0) return Profiler::Default().Device("unknown");
-  const bool cached = ordinal < kMaxDevices;
-  if (cached) {
-    if (const int id = known[ordinal].load(std::memory_order_acquire)) return DeviceId{static_cast<uint16_t>(id - 1)};
-  }
-  Profiler& profiler = Profiler::Default();
-  const DeviceId device = profiler.Device(CudaDeviceName(ordinal));
-  if (!cached) return device;
-  // The probe takes host memory. If the program's own operator new makes a wrapped call, that call gets here again,
-  // inside the tracker. It does not set the probe; a call outside of the tracker does.
-  const ReentryGuard guard;
-  if (guard.entered()) {
+  return cuda_driver::driver.Device(ordinal, [&adapter] {
     device_driver.store(&kDriver);
-    profiler.SetDeviceProbe(device, [=] { return ProbeDevice(ordinal, device, adapter); });
-    known[ordinal].store(static_cast<int>(device) + 1, std::memory_order_release);
-  }
-  return device;
-}
-
-AllocatorId CudaStreamOrderedAllocator() {
-  static std::atomic<int> known{-1};
-  int allocator = known.load(std::memory_order_relaxed);
-  if (allocator < 0) {
-    allocator = static_cast<int>(Profiler::Default().Allocator("cudaMallocAsync"));
-    known.store(allocator, std::memory_order_relaxed);
-  }
-  return AllocatorId{static_cast<uint8_t>(allocator)};
+    return [adapter](int number, DeviceId id) { return ProbeDevice(number, id, adapter); };
+  });
 }
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
 
 const void* CudaDriverInProcess::CurrentContext() { return internal::CurrentContext(); }
 
-CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
+DriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address) {
   Pointer pointer;
   const auto get = [&](int attribute, auto* answer) {
     return query::cuPointerGetAttribute(answer, attribute, Address(address)) == kSuccess;
@@ -222,15 +188,15 @@ CudaDriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* addr
   return pointer;
 }
 
-size_t CudaDriverInProcess::AddressRangeBytes(const void* address) {
-  CUdeviceptr base = 0;
+DriverInProcess::Range CudaDriverInProcess::AddressRange(const void* address) {
+  CUdeviceptr start = 0;
   size_t bytes = 0;
   const bool is_known = internal::CurrentContext() != nullptr &&
-                        query::cuMemGetAddressRange_v2(&base, &bytes, Address(address)) == kSuccess;
-  return is_known ? bytes : 0;
+                        query::cuMemGetAddressRange_v2(&start, &bytes, Address(address)) == kSuccess;
+  return is_known ? Range{start, bytes} : Range();
 }
 
-CudaDriverQueries::Capture CudaDriverInProcess::CaptureOf(const CudaDriverStream& stream) {
+DriverQueries::Capture CudaDriverInProcess::CaptureOf(const DriverStream& stream) {
   const auto kLegacyStream = reinterpret_cast<void*>(1);
   const bool is_legacy = stream.stream == kLegacyStream || (stream.stream == nullptr && !stream.per_thread_default);
   if (is_legacy) return {};  // cannot be captured; while another stream is captured, the question fails
@@ -252,17 +218,12 @@ std::optional<int64_t> CudaDriverInProcess::FreeBytes() {
   return static_cast<int64_t>(free);
 }
 
-void CudaDriverInProcess::KeepBaseline(DeviceId device) {
-  Baseline& baseline = baselines[static_cast<int>(device)];
-  if (baseline.taken.load(std::memory_order_relaxed)) return;
-  // Physical memory can be created before the context, whose memory is a part of the baseline.
-  Handle context = nullptr;
-  if (query::cuCtxGetCurrent(&context) != kSuccess || context == nullptr || baseline.taken.exchange(true)) return;
-  const NoCancellation no_cancellation;  // the probe loads NVML
-  DeviceStats stats;
-  if (!TryRun([&] { stats = Profiler::Default().Stats(device); }) || !stats.unaccounted.has_value()) return;
-  baseline.bytes.store(*stats.unaccounted, std::memory_order_relaxed);
-  baseline.known.store(true, std::memory_order_release);
+std::optional<size_t> CudaDriverInProcess::PoolBytes(void* pool) {
+  uint64_t used = 0;
+  if (query::cuMemPoolGetAttribute(pool, cuda_driver::kPoolUsedCurrent, &used) != kSuccess) return std::nullopt;
+  return used;
 }
+
+bool CudaDriverInProcess::HasContext() { return internal::CurrentContext() != nullptr; }
 
 }  // namespace hbmprof::internal

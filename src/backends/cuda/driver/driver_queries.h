@@ -1,9 +1,6 @@
-// Queries to the CUDA driver, as an interface and for the process's own driver. They need no CUDA header, and call the
-// process's own libcuda if the process has loaded it (driver_table.h). Nothing here creates a context, changes the
-// current context of a thread of the program, or changes the runtime's last-error state. Everything here is
-// thread-safe.
-//
-// Not in this file: recording (adapter.h, driver_adapter.h).
+// The process's own CUDA driver (calls/driver.h) and queries to it. They need no CUDA header. Nothing here creates a
+// context, changes the current context of a thread of the program, or changes the runtime's last-error state.
+// Everything here is thread-safe.
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
 #define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_QUERIES_H_
 
@@ -11,60 +8,19 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "hbmprof/allocation.h"
-#include "hbmprof/profiler.h"
+#include "src/backends/calls/driver.h"
+#include "src/backends/cuda/shared/driver_abi.h"
 
 namespace hbmprof::internal {
 
-struct CudaDriverStream {
-  void* stream = nullptr;
-  bool per_thread_default = false;  // the null stream is the per-thread default stream
-};
-
-// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
-class CudaDriverQueries {
- public:
-  struct Pointer {
-    int device = -1;  // -1: the driver does not report it
-    MemoryKind kind = MemoryKind::kDevice;
-  };
-  struct Capture {
-    bool active = false;
-    const void* graph = nullptr;  // the graph that the stream is captured into
-  };
-
-  virtual ~CudaDriverQueries() = default;
-  // Returns the ordinal of the calling thread's current device, -1 if it has none.
-  virtual int CurrentDevice() = 0;
-  virtual const void* CurrentContext() = 0;
-  virtual Pointer DescribePointer(const void* address) = 0;
-  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
-  virtual size_t AddressRangeBytes(const void* address) = 0;
-  virtual Capture CaptureOf(const CudaDriverStream& stream) = 0;
-  virtual bool PrimaryContextActive(int device) = 0;
-  // Returns the free bytes of the current device; nullopt if there is no current device.
-  virtual std::optional<int64_t> FreeBytes() = 0;
-  // Returns the profiler's id of a device.
-  virtual DeviceId Device(int ordinal) = 0;
-  // Returns the allocator that labels stream-ordered memory.
-  virtual AllocatorId StreamOrderedAllocator() = 0;
-  // Keeps the device's baseline (DeviceProbe::baseline), unless that has been done. Called after each record of an
-  // allocation on the device.
-  virtual void KeepBaseline(DeviceId device) = 0;
-};
-
-// Returns the attributes of stream-ordered memory at `address`.
-inline Attributes StreamOrderedAttributes(CudaDriverQueries& driver, const void* address, bool is_captured) {
-  const CudaDriverQueries::Pointer pointer = driver.DescribePointer(address);
-  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
-  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
-}
-
-// Returns "GPU:<ordinal>".
-std::string CudaDeviceName(int ordinal);
+namespace cuda_driver {
+#define CALLS "src/backends/cuda/driver/driver_calls.inc"
+#include "src/backends/calls/entries.inc"
+#undef CALLS
+}  // namespace cuda_driver
 
 // Queries about a device that only the adapter can answer. Both functions are called in the device's probe, so they
 // must not call CudaDeviceId. Each function can be empty.
@@ -75,9 +31,7 @@ struct CudaAdapterQueries {
   std::function<int64_t(DeviceId id)> graph_bytes;
 };
 
-// Returns the id of a device in Profiler::Default(). For the ordinal -1 it is the id of the device "unknown". Call it
-// only if the device is in use: after a call that allocates on it, even if that call has failed. The first call for a
-// device sets its probe, which returns what the driver and NVML report about it:
+// Driver::Device with a probe that returns what the driver and NVML report about the device:
 //   - its size and its UUID, and the processes that have memory of it (NVML);
 //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
 //     is the calling thread's current one. Not the latter for an integrated device: they are those of the whole host;
@@ -85,22 +39,19 @@ struct CudaAdapterQueries {
 // Unknown values stay unset. The probe never retains a context.
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
-// Returns the allocator of Profiler::Default() that labels stream-ordered memory.
-AllocatorId CudaStreamOrderedAllocator();
-
-// Queries the process's driver, for an adapter that records into Profiler::Default().
-class CudaDriverInProcess : public CudaDriverQueries {
+class CudaDriverInProcess : public DriverInProcess {
  public:
+  CudaDriverInProcess() : DriverInProcess(cuda_driver::driver) {}
   int CurrentDevice() override;
   const void* CurrentContext() override;
   Pointer DescribePointer(const void* address) override;
-  size_t AddressRangeBytes(const void* address) override;
-  Capture CaptureOf(const CudaDriverStream& stream) override;
+  Range AddressRange(const void* address) override;
+  Capture CaptureOf(const DriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
   std::optional<int64_t> FreeBytes() override;
   DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
-  AllocatorId StreamOrderedAllocator() override { return CudaStreamOrderedAllocator(); }
-  void KeepBaseline(DeviceId device) override;
+  std::optional<size_t> PoolBytes(void* pool) override;
+  bool HasContext() override;
 
   // REQUIRES: no call was tracked before.
   void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }

@@ -21,7 +21,7 @@ void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t by
     int ordinal = CudaDriverInProcess().CurrentDevice();
     // The runtime knows the device also if it could not make the context.
     if (ordinal < 0 && cudaGetDevice(&ordinal) != cudaSuccess) ordinal = -1;
-    const std::string device = ordinal < 0 ? "unknown" : CudaDeviceName(ordinal);
+    const std::string device = cuda_driver::driver.DeviceName(ordinal);
     CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});
   });

@@ -10,7 +10,7 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/shared/adapter.h"
+#include "src/backends/calls/events.h"
 
 namespace hbmprof::internal {
 

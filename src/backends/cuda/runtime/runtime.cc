@@ -1,18 +1,18 @@
 // The tracked forms of the CUDA runtime's allocation calls. Each only translates its arguments for the adapter. Not in
 // this file: the stream-ordered ones (runtime_stream.cc), the order of events (adapter.h).
 #include "hbmprof/cuda.h"
+#include "src/backends/calls/events.h"
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/runtime/linked_calls.h"
-#include "src/backends/cuda/shared/adapter.h"
 
 namespace hbmprof::cuda {
 namespace {
 
-using internal::CudaBuffer;
-using internal::CudaPitchedBytes;
+using internal::DriverBuffer;
+using internal::PitchedBytes;
 using internal::TrackFree;
 
-Attributes OnCurrentDevice(const CudaBuffer& buffer) {
+Attributes OnCurrentDevice(const DriverBuffer& buffer) {
   return {internal::CudaDeviceId(internal::CudaDriverInProcess().CurrentDevice()), buffer.kind, {}};
 }
 
@@ -26,7 +26,7 @@ cudaError_t Allocate(const Caller& caller, const char* name, size_t bytes, Memor
 template <typename Call>
 cudaError_t Allocate(const Caller& caller, const char* name, void** ptr, size_t bytes, MemoryKind kind,
                      const Call& call) {
-  return Allocate(caller, name, bytes, kind, call, [&] { return CudaBuffer{*ptr, bytes, kind}; });
+  return Allocate(caller, name, bytes, kind, call, [&] { return DriverBuffer{*ptr, bytes, kind}; });
 }
 
 }  // namespace
@@ -45,21 +45,21 @@ cudaError_t MallocManaged(void** ptr, size_t bytes, unsigned int flags) {
 cudaError_t MallocPitch(void** ptr, size_t* pitch, size_t width, size_t height) {
   const Caller caller = Caller::OfThisFunction();
   return Allocate(
-      caller, "cudaMallocPitch", CudaPitchedBytes(width, height), MemoryKind::kDevice,
+      caller, "cudaMallocPitch", PitchedBytes(width, height), MemoryKind::kDevice,
       [&] { return cudaMallocPitch(ptr, pitch, width, height); },
       [&] {
-        return CudaBuffer{*ptr, CudaPitchedBytes(*pitch, height), MemoryKind::kDevice};
+        return DriverBuffer{*ptr, PitchedBytes(*pitch, height), MemoryKind::kDevice};
       });
 }
 
 cudaError_t Malloc3D(cudaPitchedPtr* pitched, cudaExtent extent) {
   const Caller caller = Caller::OfThisFunction();
   return Allocate(
-      caller, "cudaMalloc3D", CudaPitchedBytes(extent.width, extent.height, extent.depth), MemoryKind::kDevice,
+      caller, "cudaMalloc3D", PitchedBytes(extent.width, extent.height, extent.depth), MemoryKind::kDevice,
       [&] { return cudaMalloc3D(pitched, extent); },
       [&] {
-        const size_t bytes = CudaPitchedBytes(pitched->pitch, extent.height, extent.depth);
-        return CudaBuffer{pitched->ptr, bytes, MemoryKind::kDevice};
+        const size_t bytes = PitchedBytes(pitched->pitch, extent.height, extent.depth);
+        return DriverBuffer{pitched->ptr, bytes, MemoryKind::kDevice};
       });
 }
 
@@ -100,7 +100,8 @@ cudaError_t DeviceReset() {
   if (result != cudaSuccess || profiler == nullptr || cudaGetDevice(&ordinal) != cudaSuccess) return result;
   // A reset is followed also while recording is off.
   internal::RecordOrDrop(*profiler, 0, [&] {
-    profiler->DropDevice(profiler->Device(internal::CudaDeviceName(ordinal)), internal::CudaStreamOrderedAllocator());
+    profiler->DropDevice(profiler->Device(internal::cuda_driver::driver.DeviceName(ordinal)),
+                         internal::cuda_driver::driver.StreamOrderedAllocator());
   });
   return result;
 }

@@ -1,9 +1,9 @@
 // The tracked forms of the CUDA runtime's stream-ordered calls. Compiled twice: by itself for the legacy default
 // stream, and by runtime_stream_per_thread.cc for the per-thread default stream.
 #include "hbmprof/cuda.h"
+#include "src/backends/calls/events.h"
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/runtime/linked_calls.h"
-#include "src/backends/cuda/shared/adapter.h"
 
 namespace hbmprof::cuda {
 namespace {
@@ -20,9 +20,9 @@ cudaError_t AllocateAsync(const Caller& caller, const char* name, void** ptr, si
   return internal::TrackAllocation(
       caller, name, bytes, MemoryKind::kDevice, call,
       [&] {
-        return internal::CudaBuffer{*ptr, bytes, MemoryKind::kDevice};
+        return internal::DriverBuffer{*ptr, bytes, MemoryKind::kDevice};
       },
-      [&](const internal::CudaBuffer&) {
+      [&](const internal::DriverBuffer&) {
         internal::CudaDriverInProcess driver;
         const bool is_captured = driver.CaptureOf({stream, kIsPerThread}).active;
         return internal::StreamOrderedAttributes(driver, *ptr, is_captured);

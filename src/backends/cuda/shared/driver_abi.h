@@ -1,5 +1,5 @@
 // The types and constants of the CUDA driver's binary interface that hbmprof uses, declared here so that it builds
-// without a toolkit. driver_abi_check.cc compares them with cuda.h if a toolkit is found.
+// without a toolkit. tests/backends/cuda_abi_check.cc compares them with cuda.h if a toolkit is found.
 //
 // Not in this file: functions (driver_calls.inc).
 #ifndef HBMPROF_SRC_BACKENDS_CUDA_SHARED_DRIVER_ABI_H_

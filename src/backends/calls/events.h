@@ -1,10 +1,6 @@
-// What the wrappers of the runtime and those of the driver share: the order of events around the real calls. Includes
-// no CUDA header: real calls are passed as callables.
-//
-// Not in this file: the calls themselves (runtime.cc, runtime_stream.cc, driver_calls.inc), logic that only the
-// driver's wrappers need (driver_adapter.h), queries to CUDA (driver_queries.h).
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_SHARED_ADAPTER_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_SHARED_ADAPTER_H_
+// The order of events around the real calls, which are passed as callables. The wrappers of CUDA's runtime use it, too.
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_EVENTS_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_EVENTS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +13,7 @@
 namespace hbmprof::internal {
 
 // Returns the bytes of pitched memory; SIZE_MAX if they are more than that.
-inline size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1) {
+inline size_t PitchedBytes(size_t pitch, size_t rows, size_t slices = 1) {
   size_t bytes = 0;
   const bool is_too_large =
       __builtin_mul_overflow(pitch, rows, &bytes) || __builtin_mul_overflow(bytes, slices, &bytes);
@@ -25,10 +21,11 @@ inline size_t CudaPitchedBytes(size_t pitch, size_t rows, size_t slices = 1) {
 }
 
 // Describes a successful allocation. Its construction makes no calls and takes no memory.
-struct CudaBuffer {
+struct DriverBuffer {
   BufferId id;
   size_t bytes = 0;
   MemoryKind kind = MemoryKind::kDevice;
+  int device = -1;  // -1: the current one
 };
 
 // Calls `record`, which records `bytes` bytes. If the host has no memory for the record, the bytes are counted as
@@ -58,13 +55,13 @@ Result RemoveThenCall(Profiler& profiler, Result success, const Call& call, cons
 }
 
 // Calls `allocate`. If it returns `success` and recording is on, records the buffer that `describe()` returns, with the
-// attributes that `attributes(buffer)` returns and the stack of `caller`. Only `attributes` may query CUDA.
+// attributes that `attributes(buffer)` returns and the stack of `caller`. Only `attributes` may query the driver.
 template <typename Result, typename Allocate, typename Describe, typename AttributesOf>
 Result AllocateAndRecord(Profiler& profiler, const Caller& caller, Result success, const Allocate& allocate,
                          const Describe& describe, const AttributesOf& attributes) {
   const Result result = allocate();
   if (result == success && profiler.enabled()) {
-    const CudaBuffer buffer = describe();
+    const DriverBuffer buffer = describe();
     RecordOrDrop(profiler, buffer.bytes,
                  [&] { profiler.RecordAllocFrom(caller, buffer.id, buffer.bytes, attributes(buffer)); });
   }
@@ -79,4 +76,4 @@ Result RemoveAndFree(Profiler& profiler, BufferId id, Result success, const Free
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_SHARED_ADAPTER_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_EVENTS_H_

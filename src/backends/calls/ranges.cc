@@ -1,4 +1,4 @@
-#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/calls/ranges.h"
 
 #include <iterator>
 #include <new>
@@ -10,14 +10,14 @@
 namespace hbmprof::internal {
 namespace {
 
-Lazy<CudaDriverRanges> instance;
+Lazy<DriverRanges> instance;
 
 }  // namespace
 
-CudaDriverRanges& CudaDriverRanges::Instance() { return instance.Get(); }
+DriverRanges& DriverRanges::Instance() { return instance.Get(); }
 
 template <typename T>
-T* CudaDriverRanges::NodeAllocator<T>::allocate(size_t count) {
+T* DriverRanges::NodeAllocator<T>::allocate(size_t count) {
   static_assert(sizeof(T) >= sizeof(void*) && alignof(T) <= 16);
   void* node = nodes->free;
   if (node != nullptr && count == 1) {
@@ -30,13 +30,13 @@ T* CudaDriverRanges::NodeAllocator<T>::allocate(size_t count) {
 }
 
 template <typename T>
-void CudaDriverRanges::NodeAllocator<T>::deallocate(T* node, size_t /*count*/) {
+void DriverRanges::NodeAllocator<T>::deallocate(T* node, size_t /*count*/) {
   void* const memory = node;
   *static_cast<void**>(memory) = nodes->free;
   nodes->free = memory;
 }
 
-CudaDriverRanges::Entries::iterator CudaDriverRanges::Clear(uint64_t start, uint64_t bytes) {
+DriverRanges::Entries::iterator DriverRanges::Clear(uint64_t start, uint64_t bytes) {
   auto next = entries_.lower_bound(start);
   if (next != entries_.begin()) {
     const auto before = std::prev(next);
@@ -46,7 +46,7 @@ CudaDriverRanges::Entries::iterator CudaDriverRanges::Clear(uint64_t start, uint
   return next;
 }
 
-void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
+void DriverRanges::Insert(uint64_t start, const Entry& entry) {
   const ReentryGuard guard;
   if (!guard.entered() || entry.bytes == 0) return;
   MutexLock hold(mutex_);
@@ -55,23 +55,23 @@ void CudaDriverRanges::Insert(uint64_t start, const Entry& entry) {
   Changed();
 }
 
-void CudaDriverRanges::Add(BufferId id, size_t bytes, bool has_allocator) {
+void DriverRanges::Add(BufferId id, size_t bytes, bool has_allocator) {
   // A handle is not an address: handles of different objects can be less than `bytes` apart.
   Insert(id.value(), {id.is_handle() ? 1 : bytes, {id, has_allocator}});
 }
 
-void CudaDriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physical) {
+void DriverRanges::AddMapped(uint64_t address, size_t bytes, BufferId physical) {
   Insert(address, {bytes, {physical, false}});
 }
 
-void CudaDriverRanges::Remove(uint64_t start) {
+void DriverRanges::Remove(uint64_t start) {
   const ReentryGuard guard;
   if (!guard.entered()) return;
   MutexLock hold(mutex_);
   if (entries_.erase(start) != 0) Changed();
 }
 
-CudaDriverRanges::Found CudaDriverRanges::Find(BufferId id) const {
+DriverRanges::Found DriverRanges::Find(BufferId id) const {
   const ReentryGuard guard;
   if (!guard.entered()) return {};
   MutexLock hold(mutex_);

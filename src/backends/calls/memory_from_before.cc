@@ -1,10 +1,10 @@
-#include "src/backends/cuda/driver/memory_from_before.h"
+#include "src/backends/calls/memory_from_before.h"
 
 #include <sched.h>
 
 #include <algorithm>
 
-#include "src/backends/cuda/driver/tracked_call.h"
+#include "src/backends/calls/tracked_call.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 #include "src/base/try_run.h"
@@ -18,7 +18,7 @@ BufferId RecordOf(DeviceId device) {
 
 }  // namespace
 
-void CudaMemoryFromBefore::Expect(const Caller& stack, bool is_measured) {
+void MemoryFromBefore::Expect(const Caller& stack, bool is_measured) {
   is_expected_.store(false, std::memory_order_relaxed);
   stack_ = stack;
   for (OfDevice& device : devices_) {
@@ -31,7 +31,7 @@ void CudaMemoryFromBefore::Expect(const Caller& stack, bool is_measured) {
 
 // The frees of before the measurement have changed `left`, too. So what is measured is added to the difference that
 // they make later.
-void CudaMemoryFromBefore::Measure(DeviceId device, int attempts) {
+void MemoryFromBefore::Measure(DeviceId device, int attempts) {
   OfDevice& of_device = At(device);
   State unknown = State::kUnknown;
   if (!is_expected() || of_device.state.load(std::memory_order_relaxed) != unknown ||
@@ -44,14 +44,14 @@ void CudaMemoryFromBefore::Measure(DeviceId device, int attempts) {
   DeviceStats stats;
   bool is_quiet = false;
   for (int i = 0; i < attempts && !is_quiet; ++i) {
-    uint64_t count = TrackedCudaCall::Count();
-    for (int j = 0; j < attempts && TrackedCudaCall::InProgress(count) != own; ++j) {
+    uint64_t count = TrackedCall::Count();
+    for (int j = 0; j < attempts && TrackedCall::InProgress(count) != own; ++j) {
       sched_yield();
-      count = TrackedCudaCall::Count();
+      count = TrackedCall::Count();
     }
     before = of_device.left.load();
     if (!TryRun([&] { stats = profiler_.Stats(device); }) || !stats.unaccounted.has_value()) break;
-    is_quiet = TrackedCudaCall::InProgress(count) == own && TrackedCudaCall::Count() == count;
+    is_quiet = TrackedCall::InProgress(count) == own && TrackedCall::Count() == count;
   }
   if (!stats.unaccounted.has_value()) return of_device.state.store(State::kUnknown);
   of_device.left.fetch_add(std::max<int64_t>(*stats.unaccounted, 0) - before);
@@ -61,18 +61,18 @@ void CudaMemoryFromBefore::Measure(DeviceId device, int attempts) {
   Publish(device);
 }
 
-void CudaMemoryFromBefore::Remove(DeviceId device, int64_t bytes) {
+void MemoryFromBefore::Remove(DeviceId device, int64_t bytes) {
   if (bytes == 0) return;
   At(device).left.fetch_sub(bytes);
   Publish(device);
 }
 
-void CudaMemoryFromBefore::BecomeSegment(DeviceId device, int64_t bytes) {
+void MemoryFromBefore::BecomeSegment(DeviceId device, int64_t bytes) {
   At(device).segments.fetch_add(bytes, std::memory_order_relaxed);
   Remove(device, bytes);
 }
 
-CudaMemoryFromBefore::Bytes CudaMemoryFromBefore::Of(DeviceId device) const {
+MemoryFromBefore::Bytes MemoryFromBefore::Of(DeviceId device) const {
   const OfDevice& of_device = devices_[static_cast<int>(device)];
   return {std::max<int64_t>(of_device.left.load(), 0), of_device.segments.load(),
           of_device.state.load() == State::kMeasured};
@@ -80,7 +80,7 @@ CudaMemoryFromBefore::Bytes CudaMemoryFromBefore::Of(DeviceId device) const {
 
 // Sets the size of the record. Threads that do so at the same time can set sizes in another order than that of their
 // changes; the last one then finds that the size has changed, and sets it again.
-void CudaMemoryFromBefore::Publish(DeviceId device) {
+void MemoryFromBefore::Publish(DeviceId device) {
   OfDevice& of_device = At(device);
   if (of_device.state.load() != State::kMeasured) return;
   int64_t shown;

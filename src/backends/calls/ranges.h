@@ -1,7 +1,7 @@
-// CudaDriverRanges: the address ranges that the driver has allocated. With it the injected library finds out which
+// DriverRanges: the address ranges that the driver has allocated. With it the injected library finds out which
 // records of the program are for memory of the driver (src/inject/injected_profiler.cc).
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_RANGES_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_RANGES_H_
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_RANGES_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_RANGES_H_
 
 #include <atomic>
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace hbmprof::internal {
 // One instance for the process. Thread-safe, and safe in signal handlers: if a handler has interrupted one of these
 // functions, Find in that handler returns no range. A range can have a record that has ended, for example because its
 // context was destroyed: after Find, check that the record is live.
-class CudaDriverRanges {
+class DriverRanges {
  public:
   struct Range {
     BufferId record;             // the record that counts the range; null: the driver has no memory here
@@ -77,7 +77,7 @@ class CudaDriverRanges {
   static void Changed() { changes_.fetch_add(1, std::memory_order_release); }
   static uint64_t changes() { return changes_.load(std::memory_order_acquire); }
 
-  static CudaDriverRanges& Instance();
+  static DriverRanges& Instance();
 
  private:
   void Insert(uint64_t start, const Entry& entry) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,4 +92,4 @@ class CudaDriverRanges {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_RANGES_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_RANGES_H_

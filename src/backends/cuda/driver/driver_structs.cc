@@ -1,4 +1,4 @@
-#include "src/backends/cuda/driver/driver_sizes.h"
+#include "src/backends/cuda/driver/driver_structs.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -67,11 +67,32 @@ size_t Blocks(size_t texels, size_t block) {
 
 }  // namespace
 
-size_t CudaDriverArrayBytes(const cuda_driver::ArrayDescriptor& array) {
-  return CudaDriverArrayBytes(Array3dDescriptor{array.width, array.height, 0, array.format, array.channels, 0});
+DriverPool PoolOf(const cuda_driver::MemPoolProps& properties) {
+  const Place place = PlaceOf(properties.location);
+  // The location of managed memory is only where it is preferred.
+  const bool is_managed = properties.type == cuda_driver::kAllocationManaged;
+  return {is_managed ? -1 : place.device, is_managed ? MemorySpace::kManaged : SpaceOf(place.kind),
+          properties.max_size};
 }
 
-size_t CudaDriverArrayBytes(const Array3dDescriptor& array) {
+GraphNode NodeOf(const cuda_driver::MemAllocNodeParams& params) {
+  return {BufferId(params.address), params.bytes, PlaceOf(params.pool.location)};
+}
+
+GraphNode NodeOf(const cuda_driver::GraphNodeParams& params) {
+  GraphNode node;
+  if (params.type == cuda_driver::kGraphNodeMemAlloc) node = NodeOf(params.alloc);
+  if (params.type == cuda_driver::kGraphNodeMemFree) node.freed = BufferId(uint64_t{params.freed});
+  const bool is_graph = params.type == cuda_driver::kGraphNodeGraph;
+  if (is_graph && params.child.ownership == cuda_driver::kOwnershipMove) node.moved = params.child.graph;
+  return node;
+}
+
+size_t CudaArrayBytes(const cuda_driver::ArrayDescriptor& array) {
+  return CudaArrayBytes(Array3dDescriptor{array.width, array.height, 0, array.format, array.channels, 0});
+}
+
+size_t CudaArrayBytes(const Array3dDescriptor& array) {
   constexpr unsigned kOwnsNoMemory = cuda_driver::kArraySparse | cuda_driver::kArrayDeferredMapping;
   if ((array.flags & kOwnsNoMemory) != 0 || array.width == 0) return 0;
   const TexelBlock block = BlockOf(array);
@@ -79,13 +100,13 @@ size_t CudaDriverArrayBytes(const Array3dDescriptor& array) {
   return SaturatingMultiply(SaturatingMultiply(plane, std::max<size_t>(array.depth, 1)), block.bytes);
 }
 
-size_t CudaDriverMipmappedArrayBytes(const Array3dDescriptor& array, unsigned levels) {
+size_t CudaMipmappedArrayBytes(const Array3dDescriptor& array, unsigned levels) {
   const bool has_layers = (array.flags & (cuda_driver::kArrayLayered | cuda_driver::kArrayCubemap)) != 0;
   size_t largest = std::max({array.width, array.height, has_layers ? 0 : array.depth});
   Array3dDescriptor level = array;
   size_t total = 0;
   for (unsigned i = 0; i == 0 || (i < levels && largest != 0); ++i) {
-    if (__builtin_add_overflow(total, CudaDriverArrayBytes(level), &total)) return SIZE_MAX;
+    if (__builtin_add_overflow(total, CudaArrayBytes(level), &total)) return SIZE_MAX;
     largest >>= 1;
     // A dimension that is not 0 does not shrink below one texel.
     const auto halve = [](size_t size) { return size > 1 ? size >> 1 : size; };

@@ -2,9 +2,9 @@
 // and mappings, memory of graphs, memory of other processes, buffers that end with a context, and pools. All functions
 // are thread-safe. Also the ids of memory that has a handle instead of an address.
 //
-// Not in this file: the calls (driver_adapter.h), sizes (driver_sizes.h).
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
+// Not in this file: the calls (driver_adapter.h), sizes (driver_structs.h).
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_MEMORY_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_MEMORY_H_
 
 #include <sys/types.h>
 
@@ -27,27 +27,26 @@
 namespace hbmprof::internal {
 
 // The ids of handles that are not device addresses. The id of a null handle is null.
-inline BufferId CudaHandleId(NameSpace name_space, const void* handle) {
+inline BufferId HandleId(NameSpace name_space, const void* handle) {
   return handle == nullptr ? BufferId() : BufferId::Handle(name_space, reinterpret_cast<uintptr_t>(handle));
 }
-inline BufferId CudaArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaArray, array); }
-inline BufferId CudaMipmappedArrayId(const void* array) { return CudaHandleId(NameSpace::kCudaMipmappedArray, array); }
-inline BufferId CudaExternalMemoryId(const void* memory) {
-  return CudaHandleId(NameSpace::kCudaExternalMemory, memory);
-}
+inline BufferId ArrayId(const void* array) { return HandleId(NameSpace::kCudaArray, array); }
+inline BufferId MipmappedArrayId(const void* array) { return HandleId(NameSpace::kCudaMipmappedArray, array); }
+inline BufferId ExternalMemoryId(const void* memory) { return HandleId(NameSpace::kCudaExternalMemory, memory); }
 // The id of physical memory. `number` is chosen by hbmprof and is not the driver's handle, because the driver can reuse
 // the value of a handle while its memory is still live.
-inline BufferId CudaPhysicalId(uint64_t number) { return BufferId::Handle(NameSpace::kCudaPhysical, number); }
-inline BufferId CudaModuleId(const void* module) { return CudaHandleId(NameSpace::kCudaModule, module); }
-inline BufferId CudaLibraryId(const void* library) { return CudaHandleId(NameSpace::kCudaLibrary, library); }
+inline BufferId PhysicalId(uint64_t number) { return BufferId::Handle(NameSpace::kCudaPhysical, number); }
+inline BufferId ModuleId(const void* module) { return HandleId(NameSpace::kCudaModule, module); }
+inline BufferId LibraryId(const void* library) { return HandleId(NameSpace::kCudaLibrary, library); }
 
 // Physical memory (cuMemCreate). It counts from its creation until its last handle is released and its last mapping is
-// unmapped. The driver can reuse the value of a released handle while its memory is still mapped.
-class CudaPhysicalMemory {
+// unmapped. The driver can reuse the value of a released handle while its memory is still mapped. HIP keeps the memory
+// until the addresses are freed where it was mapped: then its record ends, and begins anew as "released, still held".
+class PhysicalMemory {
  public:
   using DriverHandle = uint64_t;
 
-  explicit CudaPhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
+  explicit PhysicalMemory(Profiler& profiler) : profiler_(profiler) {}
 
   // Call after `handle` was created.
   void Created(const Caller& caller, DriverHandle handle, size_t bytes, const Attributes& attributes)
@@ -56,16 +55,24 @@ class CudaPhysicalMemory {
   void Imported(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call after the driver has returned `handle` for the memory that is mapped at `address`.
   void Retained(DriverHandle handle, uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Call after [address, address+bytes) was mapped to `handle`'s memory. `attributes` is used if that memory was
-  // imported.
-  void Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle, const Attributes& attributes)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Call after [address, address+bytes) was mapped to `handle`'s memory. Returns the id of memory that was imported and
+  // is mapped for the first time: the caller makes its record. Otherwise null.
+  BufferId Mapped(uint64_t address, size_t bytes, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call before `handle` is released. An unknown handle counts as a foreign free. Returns whether a record ended.
-  bool Release(DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `caller`: who releases; null if no addresses were reserved.
+  bool Release(DriverHandle handle, const Caller* caller = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before the range is unmapped. Removes every mapping that lies inside the range, and returns their number. Sets
   // `*has_ended` to whether a record ended.
-  int Unmap(uint64_t address, size_t bytes, bool* has_ended) ABSL_LOCKS_EXCLUDED(mutex_);
+  int Unmap(uint64_t address, size_t bytes, bool* has_ended, const Caller* caller = nullptr)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the size of the mapping at `address`; 0 if there is none.
+  size_t MappedBytes(uint64_t address) const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Call after a range of addresses was reserved that keeps the memory which is mapped in it, and before it is freed.
+  void Reserved(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns whether a record ended.
+  bool FreeAddress(uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -77,28 +84,33 @@ class CudaPhysicalMemory {
     BufferId id;
     int64_t references = 0;  // handles that are not released
     int64_t mappings = 0;
+    int64_t ranges = 0;  // of `reserved_` that keep it
     bool recorded = false;
   };
+  using Held = std::vector<std::pair<BufferId, LiveBuffer>>;
   using Handles = std::map<DriverHandle, std::shared_ptr<Physical>>;
   using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
 
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns whether the record ended.
-  bool EndIfUnused(Physical& memory) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns whether the record ended. If the memory is kept, adds what is to be recorded anew to `held`.
+  bool EndIfUnused(Physical& memory, Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Record(const Caller& caller, const Held& held) ABSL_LOCKS_EXCLUDED(mutex_);
 
   Profiler& profiler_;
   // Not held while a call stack is captured.
   mutable Mutex mutex_;
-  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  inline static std::atomic<uint64_t> last_id_{0};  // of all drivers
   Handles handles_ ABSL_GUARDED_BY(mutex_);
   Mappings mappings_ ABSL_GUARDED_BY(mutex_);
+  // By address: the bytes, and each memory that was mapped in it.
+  std::map<uint64_t, std::pair<size_t, std::vector<std::shared_ptr<Physical>>>> reserved_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Memory that graphs allocate. The call that creates a node reserves the address. The recorded stack is the stack of
 // that call. The memory is in use from a launch until it is freed outside of the graph or by the launch of another
 // graph. Destroying a graph does not free it. Memory that a graph frees itself is in use only while the graph runs, and
 // is not counted. While no graph allocates memory, each function costs one relaxed load.
-class CudaGraphMemory {
+class GraphMemory {
   struct Node {
     BufferId id;
     uint32_t site;  // from Profiler::KeepSite, when the node was made
@@ -119,7 +131,7 @@ class CudaGraphMemory {
     std::vector<DeviceId> devices;  // the devices of `allocated`
   };
 
-  explicit CudaGraphMemory(Profiler& profiler) : profiler_(profiler) {}
+  explicit GraphMemory(Profiler& profiler) : profiler_(profiler) {}
 
   // Returns whether any node was recorded so far.
   bool used() const { return used_.load(std::memory_order_relaxed); }
@@ -212,15 +224,15 @@ class SharedOpenings {
 
 // The contexts that the program has created, and the buffers that end with each of them. All other buffers belong to a
 // device's primary context or to no context.
-class CudaContexts {
+class Contexts {
  public:
   struct Context {
-    bool is_alive = true;  // guarded by CudaContexts::mutex_
+    bool is_alive = true;  // guarded by Contexts::mutex_
   };
   using Owner = std::shared_ptr<Context>;
   using Buffers = std::map<uint64_t, Owner>;  // by BufferId
 
-  explicit CudaContexts(Profiler& profiler) : profiler_(profiler) {}
+  explicit Contexts(Profiler& profiler) : profiler_(profiler) {}
 
   // Call after `handle` was created.
   void Created(const void* handle) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -247,17 +259,17 @@ class CudaContexts {
 };
 
 // A pool that the program has created.
-struct CudaPool {
+struct DriverPool {
   int device;         // on which its memory is; a negative number: on none, or on more than one
   MemorySpace space;  // of its memory
   size_t limit;       // the most bytes that it may have in use; 0: no limit
 };
 
 // The pools that the program has created. ForEach and Visit keep a pool from being destroyed while it is queried.
-class CudaPools {
+class DriverPools {
   struct Pool {
-    explicit Pool(const CudaPool& of) : pool(of) {}
-    const CudaPool pool;
+    explicit Pool(const DriverPool& of) : pool(of) {}
+    const DriverPool pool;
     std::atomic<int> readers{0};  // calls of ForEach and Visit that use the pool now
   };
   using Pools = std::map<const void*, Pool>;
@@ -277,7 +289,7 @@ class CudaPools {
  public:
   // Removes all pools, as Remove does. After Follow(false), Created has no effect until Follow(true).
   void Follow(bool follow) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Created(const void* handle, const CudaPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Created(const void* handle, const DriverPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it. Is no cancellation point.
   void Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
@@ -313,4 +325,4 @@ class CudaPools {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_MEMORY_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_MEMORY_H_

@@ -1,6 +1,6 @@
-// TrackedCudaCall: a call of the driver that is tracked, and the number of those in progress.
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_TRACKED_CALL_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_TRACKED_CALL_H_
+// TrackedCall: a call of the driver that is tracked, and the number of those in progress.
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_TRACKED_CALL_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_TRACKED_CALL_H_
 
 #include <atomic>
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace hbmprof::internal {
 
 // One tracked call on the calling thread. Only the outermost call is recorded. A call that the driver, or a wrapper
 // above it, makes within a tracked call is not recorded.
-class TrackedCudaCall {
+class TrackedCall {
  public:
-  explicit TrackedCudaCall(const Caller& caller) : outermost_(thread_state.calls++ == 0), caller_(caller) {
+  explicit TrackedCall(const Caller& caller) : outermost_(thread_state.calls++ == 0), caller_(caller) {
     if (outermost_) count_.fetch_add(1, std::memory_order_relaxed);
   }
-  ~TrackedCudaCall() {
+  ~TrackedCall() {
     --thread_state.calls;
     constexpr uint64_t kEnded = uint64_t{1} << 32;
     if (outermost_) count_.fetch_add(kEnded - 1, std::memory_order_relaxed);
   }
-  TrackedCudaCall(const TrackedCudaCall&) = delete;
-  TrackedCudaCall& operator=(const TrackedCudaCall&) = delete;
+  TrackedCall(const TrackedCall&) = delete;
+  TrackedCall& operator=(const TrackedCall&) = delete;
 
   bool outermost() const { return outermost_; }
   const Caller& caller() const { return caller_; }
@@ -42,4 +42,4 @@ class TrackedCudaCall {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_TRACKED_CALL_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_TRACKED_CALL_H_

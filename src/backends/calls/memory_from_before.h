@@ -1,8 +1,8 @@
-// CudaMemoryFromBefore: the memory that the program had on each device before hbmprof was attached to it. It is one
+// MemoryFromBefore: the memory that the program had on each device before hbmprof was attached to it. It is one
 // record for each device, of the bytes that the driver had in use when no call was in progress, less those that are
 // recorded. It becomes smaller when such memory is freed, and when a part of it gets a record of its own.
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_MEMORY_FROM_BEFORE_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_MEMORY_FROM_BEFORE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -14,10 +14,10 @@
 namespace hbmprof::internal {
 
 // Thread-safe and without locks.
-class CudaMemoryFromBefore {
+class MemoryFromBefore {
  public:
   // `is_expected` is what is_expected() returns.
-  CudaMemoryFromBefore(Profiler& profiler, std::atomic<bool>& is_expected)
+  MemoryFromBefore(Profiler& profiler, std::atomic<bool>& is_expected)
       : profiler_(profiler), is_expected_(is_expected) {}
 
   // From now on every device has such memory. `is_measured`: it is to be measured; otherwise only the parts that get a
@@ -64,4 +64,4 @@ class CudaMemoryFromBefore {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_MEMORY_FROM_BEFORE_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_MEMORY_FROM_BEFORE_H_

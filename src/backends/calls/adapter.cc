@@ -1,11 +1,11 @@
-#include "src/backends/cuda/driver/driver_adapter.h"
+#include "src/backends/calls/adapter.h"
 
 #include <algorithm>
 #include <vector>
 
 namespace hbmprof::internal {
 
-void CudaDriverAdapter::Follow(bool follow) {
+void DriverAdapter::Follow(bool follow) {
   pools_.Follow(follow);
   physical_.Clear();
   graphs_.Clear();
@@ -13,15 +13,8 @@ void CudaDriverAdapter::Follow(bool follow) {
   contexts_.Clear();
 }
 
-Attributes CudaDriverAdapter::At(const cuda_driver::MemLocation& location) {
-  const int device = cuda_driver::DeviceOfLocation(location);
-  if (device >= 0) return {queries_.Device(device), MemoryKind::kVmm, {}};
-  return OnCurrentDevice(IsOnHost(location) ? MemoryKind::kPinnedHost : MemoryKind::kVmm);
-}
-
-void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes,
-                                    const CudaDriverStream& stream) {
-  const CudaDriverQueries::Capture capture = queries_.CaptureOf(stream);
+void DriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const DriverStream& stream) {
+  const DriverQueries::Capture capture = queries_.CaptureOf(stream);
   const Attributes attributes =
       StreamOrderedAttributes(queries_, reinterpret_cast<const void*>(address), capture.active);
   if (capture.graph != nullptr) {
@@ -32,7 +25,7 @@ void CudaDriverAdapter::RecordAsync(const Caller& caller, uint64_t address, size
   HasRecorded(attributes.device);
 }
 
-void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
+void DriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   const auto* pointer = reinterpret_cast<const void*>(address);
   const size_t bytes = queries_.AddressRangeBytes(pointer);
   RecordOrDrop(bytes, [&] {
@@ -43,15 +36,15 @@ void CudaDriverAdapter::RecordImported(const Caller& caller, uint64_t address) {
   });
 }
 
-void CudaDriverAdapter::RecordAllocNode(const Caller& caller, const void* graph,
-                                        const cuda_driver::MemAllocNodeParams& params) {
-  Attributes attributes = At(params.pool.location);
-  attributes.kind = MemoryKind::kGraph;
-  attributes.allocator = queries_.StreamOrderedAllocator();
-  graphs_.AllocNodeMade(caller, graph, BufferId(uint64_t{params.address}), params.bytes, attributes);
+void DriverAdapter::RecordNode(const Caller& caller, const void* graph, const GraphNode& node) {
+  if (!node.freed.is_null()) graphs_.FreeNodeMade(graph, node.freed);
+  if (node.moved != nullptr) graphs_.Moved(node.moved, graph);
+  if (node.allocated.is_null()) return;
+  const Attributes attributes = {At(node.place).device, MemoryKind::kGraph, queries_.StreamOrderedAllocator()};
+  graphs_.AllocNodeMade(caller, graph, node.allocated, node.bytes, attributes);
 }
 
-void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, const void* context) {
+void DriverAdapter::RecordShared(const Caller& caller, uint64_t address, const void* context) {
   const auto* pointer = reinterpret_cast<const void*>(address);
   const size_t bytes = queries_.AddressRangeBytes(pointer);
   RecordOrDrop(bytes, [&] {
@@ -61,19 +54,19 @@ void CudaDriverAdapter::RecordShared(const Caller& caller, uint64_t address, con
   });
 }
 
-bool CudaDriverAdapter::Remove(BufferId id) {
+bool DriverAdapter::Remove(BufferId id) {
   if (id.is_null()) return false;
-  CudaDriverRanges::Instance().Remove(id.value());
+  DriverRanges::Instance().Remove(id.value());
   Forget(id);
   const bool has_ended = profiler_.RecordFree(id).has_value();
   if (!has_ended) RemoveFromBefore(id.value(), 0);
   return has_ended;
 }
 
-void CudaDriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
+void DriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
   if (!from_before_.is_expected() || address >> 57 != 0) return;  // a handle has no address
   const auto* const pointer = reinterpret_cast<const void*>(address);
-  const CudaDriverQueries::Pointer described = queries_.DescribePointer(pointer);
+  const DriverQueries::Pointer described = queries_.DescribePointer(pointer);
   if (described.device < 0 || described.kind != MemoryKind::kDevice) return;
   if (bytes == 0) bytes = queries_.AddressRangeBytes(pointer);
   const DeviceId device = queries_.Device(described.device);
@@ -81,10 +74,10 @@ void CudaDriverAdapter::RemoveFromBefore(uint64_t address, size_t bytes) {
   from_before_.Remove(device, static_cast<int64_t>(bytes));
 }
 
-bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
+bool DriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
   // A measurement waits as for a call: the bytes must not count twice between the two changes below.
-  const TrackedCudaCall call(from_before_.stack());
-  const CudaDriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
+  const TrackedCall call(from_before_.stack());
+  const DriverQueries::Pointer pointer = queries_.DescribePointer(reinterpret_cast<const void*>(address));
   if (!from_before_.is_expected() || pointer.device < 0 || pointer.kind != MemoryKind::kDevice) return false;
   const Attributes attributes = {queries_.Device(pointer.device), pointer.kind, {}};
   if (!RecordRange(from_before_.stack(), BufferId(address), bytes, attributes)) return false;
@@ -92,14 +85,14 @@ bool CudaDriverAdapter::AdoptFromBefore(uint64_t address, size_t bytes) {
   return true;
 }
 
-bool CudaDriverAdapter::EndContext(const void* context) {
+bool DriverAdapter::EndContext(const void* context) {
   if (!contexts_.End(context)) return false;
   shared_.RemoveContext(context);
-  CudaDriverRanges::Changed();
+  DriverRanges::Changed();
   return true;
 }
 
-void CudaDriverAdapter::EndPrimaryContext(int device) {
+void DriverAdapter::EndPrimaryContext(int device) {
   const DeviceId id = queries_.Device(device);
   // The memory of other contexts keeps its records. They are not removed and recorded again, because another thread can
   // free that memory at the same time.
@@ -108,25 +101,25 @@ void CudaDriverAdapter::EndPrimaryContext(int device) {
     kept.insert(kept.end(), owned.begin(), owned.end());
   }
   // Stream-ordered memory that is a segment has the allocator of its pool.
-  for (CudaDriverRanges::Found found; found.last != UINT64_MAX;) {
-    found = CudaDriverRanges::Instance().Find(BufferId(found.last + 1));
+  for (DriverRanges::Found found; found.last != UINT64_MAX;) {
+    found = DriverRanges::Instance().Find(BufferId(found.last + 1));
     if (found.changes == 0) break;  // inside the profiler
     if (found.range.has_allocator) kept.push_back(found.range.record);
   }
   profiler_.DropDevice(id, queries_.StreamOrderedAllocator(), std::move(kept));
   shared_.RemoveDevice(id);
-  CudaDriverRanges::Changed();
+  DriverRanges::Changed();
 }
 
-CudaDriverAdapter::Measurement CudaDriverAdapter::Measure() {
+DriverAdapter::Measurement DriverAdapter::Measure() {
   if (!profiler_.enabled()) return {};
-  return {queries_.FreeBytes(), TrackedCudaCall::Count()};
+  return {queries_.FreeBytes(), TrackedCall::Count()};
 }
 
-size_t CudaDriverAdapter::BytesSince(const Measurement& before) {
+size_t DriverAdapter::BytesSince(const Measurement& before) {
   if (!before.free_bytes.has_value()) return 0;
   const std::optional<int64_t> after = queries_.FreeBytes();
-  const bool alone = TrackedCudaCall::Count() == before.calls;
+  const bool alone = TrackedCall::Count() == before.calls;
   if (!after.has_value() || !alone) return 0;
   return static_cast<size_t>(std::max<int64_t>(*before.free_bytes - *after, 0));
 }

@@ -1,11 +1,11 @@
 // The logic of tracking the driver's calls: for each type of call, a function that changes the records before or after
-// the real call and returns the real call's result unchanged. It includes no CUDA header: real calls are passed as
-// callables, and the driver is queried through CudaDriverQueries. Everything here is thread-safe.
+// the real call and returns the real call's result unchanged. It knows no type of a vendor: real calls and what only a
+// vendor's type says are passed as callables, and the driver is queried through DriverQueries. A call that returns
+// kCallSucceeded has succeeded, for every vendor. Everything here is thread-safe.
 //
-// Not in this file: which function of the driver has which type (driver_calls.inc), tables (driver_memory.h), sizes
-// (driver_sizes.h).
-#ifndef HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
-#define HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
+// Not in this file: which function of a driver is tracked by which function here (roles.inc), tables (memory.h).
+#ifndef HBMPROF_SRC_BACKENDS_CALLS_ADAPTER_H_
+#define HBMPROF_SRC_BACKENDS_CALLS_ADAPTER_H_
 
 #include <atomic>
 #include <cstddef>
@@ -16,22 +16,37 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/caller.h"
 #include "hbmprof/profiler.h"
-#include "src/backends/cuda/driver/driver_memory.h"
-#include "src/backends/cuda/driver/driver_queries.h"
-#include "src/backends/cuda/driver/driver_ranges.h"
-#include "src/backends/cuda/driver/memory_from_before.h"
-#include "src/backends/cuda/driver/tracked_call.h"
-#include "src/backends/cuda/shared/adapter.h"
-#include "src/backends/cuda/shared/driver_abi.h"
+#include "src/backends/calls/driver.h"
+#include "src/backends/calls/events.h"
+#include "src/backends/calls/memory.h"
+#include "src/backends/calls/memory_from_before.h"
+#include "src/backends/calls/ranges.h"
+#include "src/backends/calls/tracked_call.h"
 
 namespace hbmprof::internal {
 
-class CudaDriverAdapter {
+// What every wrapped call returns after a success.
+inline constexpr int kCallSucceeded = 0;
+
+// A node of a graph: one of `allocated`, `freed` and `moved` is not null, or the node is not tracked.
+struct GraphNode {
+  BufferId allocated;
+  size_t bytes = 0;  // of it
+  Place place;       // of it
+  BufferId freed;
+  const void* moved = nullptr;  // the graph that becomes a part of the node's graph
+};
+inline GraphNode FreeNode(uint64_t address) { return {{}, 0, {}, BufferId(address)}; }
+
+class DriverAdapter {
  public:
-  // How often a tracked call looks for an instant without other calls: see CudaMemoryFromBefore::Measure.
+  using Address = unsigned long long;
+  using Handle = unsigned long long;  // of physical memory
+
+  // How often a tracked call looks for an instant without other calls: see MemoryFromBefore::Measure.
   static constexpr int kMeasureAttempts = 3;
 
-  CudaDriverAdapter(Profiler& profiler, CudaDriverQueries& queries)
+  DriverAdapter(Profiler& profiler, DriverQueries& queries)
       : profiler_(profiler),
         queries_(queries),
         physical_(profiler),
@@ -40,25 +55,25 @@ class CudaDriverAdapter {
         contexts_(profiler),
         from_before_(profiler, has_from_before_) {}
 
-  // Records the CudaBuffer that `describe` returns, on the current device. `describe` is called only after a success.
+  // Records the DriverBuffer that `describe` returns. It is called only after a success.
   template <typename Call, typename Describe>
   int Allocate(const Caller& caller, const Call& call, const Describe& describe) {
-    const CudaContexts::Owner owner = CurrentOwner();
+    const Contexts::Owner owner = CurrentOwner();
     const int result = call();
     if (!Succeeded(result)) return result;
-    const CudaBuffer buffer = describe();
+    const DriverBuffer buffer = describe();
     RecordOrDrop(buffer.bytes, [&] { Record(caller, buffer, owner); });
     return result;
   }
 
   template <typename Call>
-  int AllocateAsync(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address, size_t bytes,
-                    const CudaDriverStream& stream) {
+  int AllocateAsync(const Caller& caller, const Call& call, const Address* address, size_t bytes,
+                    const DriverStream& stream) {
     return ThenRecord(call, bytes, [&] { RecordAsync(caller, *address, bytes, stream); });
   }
   // Tracks an import of another process's memory, which is freed like stream-ordered memory.
   template <typename Call>
-  int Import(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address) {
+  int Import(const Caller& caller, const Call& call, const Address* address) {
     return ThenRecord(call, 0, [&] { RecordImported(caller, *address); });
   }
 
@@ -70,10 +85,10 @@ class CudaDriverAdapter {
   }
   // On a stream that is being captured, this adds a node to the graph that frees the memory.
   template <typename Call>
-  int FreeAsync(const Call& call, cuda_driver::CUdeviceptr address, const CudaDriverStream& stream) {
-    const CudaDriverQueries::Capture capture =
-        graphs_.used() ? queries_.CaptureOf(stream) : CudaDriverQueries::Capture();
-    return capture.graph == nullptr ? Free(BufferId(address), call) : AddFreeNode(call, capture.graph, address);
+  int FreeAsync(const Call& call, Address address, const DriverStream& stream) {
+    const DriverQueries::Capture capture = graphs_.used() ? queries_.CaptureOf(stream) : DriverQueries::Capture();
+    if (capture.graph == nullptr) return Free(BufferId(address), call);
+    return AddNode({}, call, capture.graph, [&] { return FreeNode(address); });
   }
 
   // Makes all tables empty. Call it when hbmprof is attached (`follow` is true) or detached (false): the calls between
@@ -85,7 +100,7 @@ class CudaDriverAdapter {
   DeviceId Device(int ordinal) { return queries_.Device(ordinal); }
 
   // The memory that was allocated before hbmprof was attached to the process.
-  CudaMemoryFromBefore& from_before() { return from_before_; }
+  MemoryFromBefore& from_before() { return from_before_; }
   // Makes a record of its own for the memory at `address`, of `bytes` bytes, which is a part of from_before(). Returns
   // whether it did.
   bool AdoptFromBefore(uint64_t address, size_t bytes);
@@ -93,19 +108,10 @@ class CudaDriverAdapter {
   // --- Pools. They have no records; their idle bytes are part of the device's numbers. The table is kept up to date
   // also while recording is off. ---
 
-  template <typename Call>
-  int CreatePool(const Call& call, void* const* pool, const cuda_driver::MemPoolProps* properties) {
-    return ThenChange(call, [&] {
-      CudaPool made = {cuda_driver::DeviceOfLocation(properties->location), MemorySpace::kDevice, properties->max_size};
-      // The location of managed memory is only where it is preferred.
-      if (properties->type == cuda_driver::kAllocationManaged) {
-        made.device = -1;
-        made.space = MemorySpace::kManaged;
-      } else if (cuda_driver::IsOnHost(properties->location)) {
-        made.space = MemorySpace::kPinnedHost;
-      }
-      pools_.Created(*pool, made);
-    });
+  // `describe` returns the DriverPool; it is called only after a success.
+  template <typename Call, typename Describe>
+  int CreatePool(const Call& call, void* const* pool, const Describe& describe) {
+    return ThenChange(call, [&] { pools_.Created(*pool, describe()); });
   }
   template <typename Call>
   int DestroyPool(const Call& call, void* pool) {
@@ -119,7 +125,7 @@ class CudaDriverAdapter {
   void ForEachPool(int device, const Visit& visit) {
     pools_.ForEach(device, visit);
   }
-  // Calls `visit` with the CudaPool if the program has created `pool` and has not destroyed it. The pool is not
+  // Calls `visit` with the DriverPool if the program has created `pool` and has not destroyed it. The pool is not
   // destroyed during the call.
   template <typename Visitor>
   void VisitPool(const void* pool, const Visitor& visit) {
@@ -128,54 +134,67 @@ class CudaDriverAdapter {
 
   // --- Physical memory and mappings. ---
 
-  template <typename Call>
-  int CreatePhysical(const Caller& caller, const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle,
-                     size_t bytes, const cuda_driver::MemAllocationProp* properties) {
+  // `place` returns the Place; it is called only after a success.
+  template <typename Call, typename PlaceOf>
+  int CreatePhysical(const Caller& caller, const Call& call, const Handle* handle, size_t bytes, const PlaceOf& place) {
     return ThenRecord(call, bytes, [&] {
-      const Attributes attributes = At(properties->location);
+      const Attributes attributes = At(place());
       physical_.Created(caller, *handle, bytes, attributes);
       HasRecorded(attributes.device);
     });
   }
   // A multicast object owns no memory; the memory that is bound to it has its own record.
   template <typename Call>
-  int CreateMulticast(const Caller& caller, const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+  int CreateMulticast(const Caller& caller, const Call& call, const Handle* handle) {
     return ThenRecord(call, 0, [&] { physical_.Created(caller, *handle, 0, OnCurrentDevice(MemoryKind::kAlias)); });
   }
   template <typename Call>
-  int ImportPhysical(const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle) {
+  int ImportPhysical(const Call& call, const Handle* handle) {
     return ThenRecord(call, 0, [&] { physical_.Imported(*handle); });
   }
   template <typename Call>
-  int RetainPhysical(const Call& call, const cuda_driver::CUmemGenericAllocationHandle* handle, const void* address) {
+  int RetainPhysical(const Call& call, const Handle* handle, const void* address) {
     return ThenRecord(call, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
   }
+  // `caller`: who ends memory that the driver keeps until its addresses are freed. Null: there is none.
   template <typename Call>
-  int ReleasePhysical(const Call& call, cuda_driver::CUmemGenericAllocationHandle handle) {
-    return ThenCall(call, [&] { return physical_.Release(handle); });
+  int ReleasePhysical(const Call& call, Handle handle, const Caller* caller = nullptr) {
+    return ThenCall(call, [&] { return physical_.Release(handle, caller); });
   }
   template <typename Call>
-  int Map(const Caller& caller, const Call& call, cuda_driver::CUdeviceptr address, size_t bytes,
-          cuda_driver::CUmemGenericAllocationHandle handle) {
-    return ThenRecord(
-        call, bytes, [&] { physical_.Mapped(caller, address, bytes, handle, OnCurrentDevice(MemoryKind::kExternal)); });
+  int Map(const Caller& caller, const Call& call, Address address, size_t bytes, Handle handle) {
+    return ThenRecord(call, bytes, [&] {
+      const BufferId imported = physical_.Mapped(address, bytes, handle);
+      if (!imported.is_null())
+        profiler_.RecordAllocFrom(caller, imported, bytes, OnCurrentDevice(MemoryKind::kExternal));
+    });
   }
-  // Calls `before(address, bytes)` before the records change.
+  // Calls `before(address, bytes)` before the records change. `bytes` 0: of the mapping at `address`.
   template <typename Call, typename Before>
-  int Unmap(const Call& call, cuda_driver::CUdeviceptr address, size_t bytes, const Before& before) {
+  int Unmap(const Call& call, Address address, size_t bytes, const Before& before, const Caller* caller = nullptr) {
     return ThenCall(call, [&] {
+      if (bytes == 0) bytes = physical_.MappedBytes(address);
       before(address, bytes);
       bool has_ended = false;
-      if (physical_.Unmap(address, bytes, &has_ended) == 0) RemoveFromBefore(address, bytes);
+      if (physical_.Unmap(address, bytes, &has_ended, caller) == 0) RemoveFromBefore(address, bytes);
       return has_ended;
     });
+  }
+  // For drivers that keep the memory which was mapped in a range of addresses until the range is freed.
+  template <typename Call>
+  int ReserveAddress(const Call& call, const Address* address, size_t bytes) {
+    return ThenChange(call, [&] { physical_.Reserved(*address, bytes); });
+  }
+  template <typename Call>
+  int FreeAddress(const Call& call, Address address) {
+    return ThenCall(call, [&] { return physical_.FreeAddress(address); });
   }
 
   // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is
   // off. ---
 
   template <typename Call>
-  int OpenShared(const Caller& caller, const Call& call, const cuda_driver::CUdeviceptr* address) {
+  int OpenShared(const Caller& caller, const Call& call, const Address* address) {
     return ThenChange(call, [&] {
       const void* const context = CreatedContext();
       if (profiler_.enabled()) return RecordShared(caller, *address, context);
@@ -183,53 +202,37 @@ class CudaDriverAdapter {
     });
   }
   template <typename Call>
-  int CloseShared(const Call& call, cuda_driver::CUdeviceptr address) {
-    const int result = TakeThenCall(profiler_, int{cuda_driver::kSuccess}, call,
+  int CloseShared(const Call& call, Address address) {
+    const int result = TakeThenCall(profiler_, kCallSucceeded, call,
                                     [&] { return shared_.Close(reinterpret_cast<const void*>(address)); });
-    CudaDriverRanges::Changed();
+    DriverRanges::Changed();
     return result;
   }
 
-  // --- Graphs. Memory of their nodes counts from a launch on: see CudaGraphMemory. ---
+  // --- Graphs. Memory of their nodes counts from a launch on: see GraphMemory. ---
 
   // A new graph can have the handle of an earlier one whose end was not seen, for example after a failed capture. The
   // nodes of the earlier graph are removed.
   template <typename Call>
   int CreateGraph(const Call& call, void* const* graph) {
     const int result = call();
-    if (result == cuda_driver::kSuccess) graphs_.Remove(*graph);
+    if (result == kCallSucceeded) graphs_.Remove(*graph);
     return result;
   }
   template <typename Call>
-  int BeginCapture(const Call& call, const CudaDriverStream& stream) {
+  int BeginCapture(const Call& call, const DriverStream& stream) {
     const int result = call();
-    if (result == cuda_driver::kSuccess && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
+    if (result == kCallSucceeded && graphs_.used()) graphs_.Remove(queries_.CaptureOf(stream).graph);
     return result;
   }
-  template <typename Call>
-  int AddAllocNode(const Caller& caller, const Call& call, const void* graph,
-                   const cuda_driver::MemAllocNodeParams* params) {
+  // `describe` returns the GraphNode; it is called only after a success.
+  template <typename Call, typename Describe>
+  int AddNode(const Caller& caller, const Call& call, const void* graph, const Describe& describe) {
     const int result = call();
-    if (Succeeded(result)) RecordOrDrop(params->bytes, [&] { RecordAllocNode(caller, graph, *params); });
+    if (!Succeeded(result)) return result;
+    const GraphNode node = describe();
+    RecordOrDrop(node.bytes, [&] { RecordNode(caller, graph, node); });
     return result;
-  }
-  template <typename Call>
-  int AddNode(const Caller& caller, const Call& call, const void* graph, const cuda_driver::GraphNodeParams* params) {
-    if (params != nullptr && params->type == cuda_driver::kGraphNodeMemAlloc) {
-      return AddAllocNode(caller, call, graph, &params->alloc);
-    }
-    if (params != nullptr && params->type == cuda_driver::kGraphNodeMemFree) {
-      return AddFreeNode(call, graph, params->freed);
-    }
-    return ThenRecord(call, 0, [&] {
-      if (params->type == cuda_driver::kGraphNodeGraph && params->child.ownership == cuda_driver::kOwnershipMove) {
-        graphs_.Moved(params->child.graph, graph);
-      }
-    });
-  }
-  template <typename Call>
-  int AddFreeNode(const Call& call, const void* graph, cuda_driver::CUdeviceptr address) {
-    return ThenRecord(call, 0, [&] { graphs_.FreeNodeMade(graph, BufferId(uint64_t{address})); });
   }
   template <typename Call>
   int Instantiate(const Call& call, const void* graph, void* const* executable) {
@@ -238,18 +241,18 @@ class CudaDriverAdapter {
   template <typename Call>
   int Launch(const Call& call, const void* executable) {
     if (!graphs_.used()) return call();
-    CudaGraphMemory::Launched launched;
+    GraphMemory::Launched launched;
     const int result = ThenCall(call, [&] {
       launched = graphs_.Launch(executable);
-      CudaDriverRanges::Changed();
+      DriverRanges::Changed();
       return launched.has_freed;
     });
     RecordOrDrop(0, [&] {
-      if (result == cuda_driver::kSuccess) {
+      if (result == kCallSucceeded) {
         for (const DeviceId device : launched.devices) HasRecorded(device);
       } else if (!launched.allocated.empty()) {
         graphs_.UndoLaunch(launched);
-        CudaDriverRanges::Changed();
+        DriverRanges::Changed();
       }
     });
     return result;
@@ -276,7 +279,7 @@ class CudaDriverAdapter {
   // that was opened in it is closed.
   template <typename Call>
   int DestroyContext(const Call& call, const void* context) {
-    return TakeThenCall(profiler_, int{cuda_driver::kSuccess}, call, [&] { return EndContext(context); });
+    return TakeThenCall(profiler_, kCallSucceeded, call, [&] { return EndContext(context); });
   }
   // Ends the records of all memory of the context, also if the context is still retained, and while recording is off.
   template <typename Call>
@@ -296,13 +299,13 @@ class CudaDriverAdapter {
 
   template <typename Call, typename Name>
   int Load(const Caller& caller, const Call& call, const Name& name) {
-    const CudaContexts::Owner owner = CurrentOwner();
+    const Contexts::Owner owner = CurrentOwner();
     const Measurement before = Measure();
     const int result = call();
     if (!Succeeded(result)) return result;
     const size_t bytes = BytesSince(before);
     if (bytes == 0) return result;
-    const CudaBuffer loaded = {name(), bytes, MemoryKind::kExecutable};
+    const DriverBuffer loaded = {name(), bytes, MemoryKind::kExecutable};
     RecordOrDrop(bytes, [&] { Record(caller, loaded, owner); });
     return result;
   }
@@ -318,7 +321,7 @@ class CudaDriverAdapter {
     uint64_t calls = 0;
   };
 
-  bool Succeeded(int result) const { return result == cuda_driver::kSuccess && profiler_.enabled(); }
+  bool Succeeded(int result) const { return result == kCallSucceeded && profiler_.enabled(); }
   // See internal::RecordOrDrop.
   template <typename Record>
   void RecordOrDrop(size_t bytes, const Record& record) {
@@ -334,23 +337,25 @@ class CudaDriverAdapter {
   template <typename Call, typename Change>
   int ThenChange(const Call& call, const Change& change) {
     const int result = call();
-    if (result == cuda_driver::kSuccess) RecordOrDrop(0, change);
+    if (result == kCallSucceeded) RecordOrDrop(0, change);
     return result;
   }
   template <typename Call, typename Take>
   int ThenCall(const Call& call, const Take& take) {
-    return RemoveThenCall(profiler_, int{cuda_driver::kSuccess}, call, take);
+    return RemoveThenCall(profiler_, kCallSucceeded, call, take);
   }
   bool has_contexts() const { return has_contexts_.load(std::memory_order_relaxed); }
   void Forget(BufferId id) {
     if (has_contexts()) contexts_.Forget(id);
   }
   Attributes OnCurrentDevice(MemoryKind kind) { return {queries_.Device(queries_.CurrentDevice()), kind, {}}; }
-  Attributes At(const cuda_driver::MemLocation& location);
+  Attributes At(const Place& place) {
+    return place.device < 0 ? OnCurrentDevice(place.kind) : Attributes{queries_.Device(place.device), place.kind, {}};
+  }
 
   // Returns the created context that an allocation of this thread belongs to. Called before the real call, because the
   // context can end right after it.
-  CudaContexts::Owner CurrentOwner() {
+  Contexts::Owner CurrentOwner() {
     return has_contexts() && profiler_.enabled() ? contexts_.Find(queries_.CurrentContext()) : nullptr;
   }
   // Returns the thread's current context if the program has created it; otherwise null.
@@ -362,11 +367,11 @@ class CudaDriverAdapter {
   bool RecordRange(const Caller& caller, BufferId id, size_t bytes, const Attributes& attributes) {
     if (!profiler_.RecordAllocFrom(caller, id, bytes, attributes)) return false;
     const bool is_view = attributes.kind == MemoryKind::kAlias;
-    CudaDriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
+    DriverRanges::Instance().Add(id, is_view ? 0 : bytes, attributes.allocator != AllocatorId{});
     return true;
   }
-  void Record(const Caller& caller, const CudaBuffer& buffer, const CudaContexts::Owner& owner) {
-    const Attributes attributes = OnCurrentDevice(buffer.kind);
+  void Record(const Caller& caller, const DriverBuffer& buffer, const Contexts::Owner& owner) {
+    const Attributes attributes = At({buffer.device, buffer.kind});
     // The end of an earlier buffer with this handle was perhaps not seen, because recording was off.
     if (owner == nullptr) Forget(buffer.id);
     if (RecordRange(caller, buffer.id, buffer.bytes, attributes) && owner != nullptr) {
@@ -380,10 +385,10 @@ class CudaDriverAdapter {
     if (has_from_before_.load(std::memory_order_acquire)) from_before_.Measure(device, kMeasureAttempts);
     queries_.KeepBaseline(device);
   }
-  void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const CudaDriverStream& stream);
+  void RecordAsync(const Caller& caller, uint64_t address, size_t bytes, const DriverStream& stream);
   void RecordImported(const Caller& caller, uint64_t address);
   void RecordShared(const Caller& caller, uint64_t address, const void* context);
-  void RecordAllocNode(const Caller& caller, const void* graph, const cuda_driver::MemAllocNodeParams& params);
+  void RecordNode(const Caller& caller, const void* graph, const GraphNode& node);
   // Returns whether a record ended.
   bool Remove(BufferId id);
   // The memory at `address` has no record and is to be freed. `bytes`: its size; 0: the driver is asked for it.
@@ -396,13 +401,13 @@ class CudaDriverAdapter {
   size_t BytesSince(const Measurement& before);
 
   Profiler& profiler_;
-  CudaDriverQueries& queries_;
-  CudaPhysicalMemory physical_;
-  CudaGraphMemory graphs_;
+  DriverQueries& queries_;
+  PhysicalMemory physical_;
+  GraphMemory graphs_;
   SharedOpenings shared_;
-  CudaContexts contexts_;
-  CudaPools pools_;
-  CudaMemoryFromBefore from_before_;
+  Contexts contexts_;
+  DriverPools pools_;
+  MemoryFromBefore from_before_;
   // Whether any context was created, and whether there is memory from before: common calls look at nothing else.
   std::atomic<bool> has_contexts_{false};
   std::atomic<bool> has_from_before_{false};
@@ -410,4 +415,4 @@ class CudaDriverAdapter {
 
 }  // namespace hbmprof::internal
 
-#endif  // HBMPROF_SRC_BACKENDS_CUDA_DRIVER_DRIVER_ADAPTER_H_
+#endif  // HBMPROF_SRC_BACKENDS_CALLS_ADAPTER_H_

@@ -1,4 +1,4 @@
-#include "src/backends/cuda/driver/driver_memory.h"
+#include "src/backends/calls/memory.h"
 
 #include <unistd.h>
 
@@ -7,21 +7,20 @@
 #include <iterator>
 #include <set>
 
-#include "src/backends/cuda/driver/driver_ranges.h"
+#include "src/backends/calls/ranges.h"
 #include "src/base/spin_lock.h"
 #include "src/base/try_run.h"
 
 namespace hbmprof::internal {
 
-std::shared_ptr<CudaPhysicalMemory::Physical> CudaPhysicalMemory::NewMemory() {
+std::shared_ptr<PhysicalMemory::Physical> PhysicalMemory::NewMemory() {
   auto memory = std::make_shared<Physical>();
-  memory->id = CudaPhysicalId(++last_id_);
+  memory->id = PhysicalId(++last_id_);
   memory->references = 1;
   return memory;
 }
 
-void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size_t bytes,
-                                 const Attributes& attributes) {
+void PhysicalMemory::Created(const Caller& caller, DriverHandle handle, size_t bytes, const Attributes& attributes) {
   BufferId id;
   {
     MutexLock lock(mutex_);
@@ -34,12 +33,12 @@ void CudaPhysicalMemory::Created(const Caller& caller, DriverHandle handle, size
   profiler_.RecordAllocFrom(caller, id, bytes, attributes);
 }
 
-void CudaPhysicalMemory::Imported(DriverHandle handle) {
+void PhysicalMemory::Imported(DriverHandle handle) {
   MutexLock lock(mutex_);
   handles_[handle] = NewMemory();
 }
 
-void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
+void PhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
   MutexLock lock(mutex_);
   auto mapping = mappings_.upper_bound(address);
   if (mapping == mappings_.begin()) return;
@@ -50,57 +49,102 @@ void CudaPhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
   ++memory->references;
 }
 
-void CudaPhysicalMemory::Mapped(const Caller& caller, uint64_t address, size_t bytes, DriverHandle handle,
-                                const Attributes& attributes) {
-  BufferId first_mapped;
+BufferId PhysicalMemory::Mapped(uint64_t address, size_t bytes, DriverHandle handle) {
+  MutexLock lock(mutex_);
+  const auto found = handles_.find(handle);
+  if (found == handles_.end()) return {};
+  const std::shared_ptr<Physical>& memory = found->second;
+  mappings_[address] = {bytes, memory};
+  DriverRanges::Instance().AddMapped(address, bytes, memory->id);
+  ++memory->mappings;
+  const auto after = reserved_.upper_bound(address);
+  if (after != reserved_.begin() && address - std::prev(after)->first < std::prev(after)->second.first) {
+    std::prev(after)->second.second.push_back(memory);
+    ++memory->ranges;
+  }
+  return std::exchange(memory->recorded, true) ? BufferId() : memory->id;
+}
+
+bool PhysicalMemory::EndIfUnused(Physical& memory, Held* held) {
+  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return false;
+  std::optional<LiveBuffer> live;
+  if (memory.ranges > 0) live = profiler_.FindBuffer(memory.id);
+  const bool has_ended = profiler_.RecordFree(memory.id).has_value();
+  if (!live.has_value()) return has_ended;
+  memory.id = PhysicalId(++last_id_);
+  held->emplace_back(memory.id, *live);
+  return has_ended;
+}
+
+void PhysicalMemory::Record(const Caller& caller, const Held& held) {
+  for (const auto& [id, live] : held) {
+    profiler_.RecordAllocFrom(caller, id, static_cast<size_t>(live.bytes),
+                              {live.attributes.device, MemoryKind::kVmm, profiler_.Allocator("released, still held")});
+  }
+}
+
+bool PhysicalMemory::Release(DriverHandle handle, const Caller* caller) {
+  Held held;
+  bool has_ended = false;
   {
     MutexLock lock(mutex_);
     const auto found = handles_.find(handle);
-    if (found == handles_.end()) return;
-    const std::shared_ptr<Physical>& memory = found->second;
-    mappings_[address] = {bytes, memory};
-    CudaDriverRanges::Instance().AddMapped(address, bytes, memory->id);
-    ++memory->mappings;
-    if (memory->recorded) return;
-    memory->recorded = true;
-    first_mapped = memory->id;
+    if (found == handles_.end()) {
+      profiler_.RecordFree(PhysicalId(0));  // no memory has this id, so this counts a foreign free
+      return false;
+    }
+    const std::shared_ptr<Physical> released = found->second;
+    if (--released->references == 0) handles_.erase(found);
+    has_ended = EndIfUnused(*released, &held);
   }
-  profiler_.RecordAllocFrom(caller, first_mapped, bytes, attributes);
+  if (caller != nullptr) Record(*caller, held);
+  return has_ended;
 }
 
-bool CudaPhysicalMemory::EndIfUnused(Physical& memory) {
-  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return false;
-  return profiler_.RecordFree(memory.id).has_value();
-}
-
-bool CudaPhysicalMemory::Release(DriverHandle handle) {
-  MutexLock lock(mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) {
-    profiler_.RecordFree(CudaPhysicalId(0));  // no memory has this id, so this counts a foreign free
-    return false;
-  }
-  const std::shared_ptr<Physical> released = found->second;
-  if (--released->references == 0) handles_.erase(found);
-  return EndIfUnused(*released);
-}
-
-int CudaPhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended) {
-  MutexLock lock(mutex_);
+int PhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended, const Caller* caller) {
+  Held held;
   int count = 0;
-  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < bytes &&
-                                                      mapping->second.first <= bytes - (mapping->first - address);) {
-    Physical& memory = *mapping->second.second;
-    --memory.mappings;
-    CudaDriverRanges::Instance().Remove(mapping->first);
-    *has_ended = EndIfUnused(memory) || *has_ended;
-    mapping = mappings_.erase(mapping);
-    ++count;
+  {
+    MutexLock lock(mutex_);
+    for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() &&
+                                                        mapping->first - address < bytes &&
+                                                        mapping->second.first <= bytes - (mapping->first - address);) {
+      Physical& memory = *mapping->second.second;
+      --memory.mappings;
+      DriverRanges::Instance().Remove(mapping->first);
+      *has_ended = EndIfUnused(memory, &held) || *has_ended;
+      mapping = mappings_.erase(mapping);
+      ++count;
+    }
   }
+  if (caller != nullptr) Record(*caller, held);
   return count;
 }
 
-std::vector<BufferId> CudaPhysicalMemory::Live() const {
+size_t PhysicalMemory::MappedBytes(uint64_t address) const {
+  MutexLock lock(mutex_);
+  const auto found = mappings_.find(address);
+  return found == mappings_.end() ? 0 : found->second.first;
+}
+
+void PhysicalMemory::Reserved(uint64_t address, size_t bytes) {
+  MutexLock lock(mutex_);
+  reserved_[address].first = bytes;
+}
+
+bool PhysicalMemory::FreeAddress(uint64_t address) {
+  MutexLock lock(mutex_);
+  const auto freed = reserved_.extract(address);
+  if (freed.empty()) return false;
+  bool has_ended = false;
+  for (const std::shared_ptr<Physical>& memory : freed.mapped().second) {
+    --memory->ranges;
+    has_ended = EndIfUnused(*memory, nullptr) || has_ended;
+  }
+  return has_ended;
+}
+
+std::vector<BufferId> PhysicalMemory::Live() const {
   MutexLock lock(mutex_);
   std::set<uint64_t> ids;
   const auto add = [&](const Physical& memory) {
@@ -108,30 +152,34 @@ std::vector<BufferId> CudaPhysicalMemory::Live() const {
   };
   for (const auto& [handle, memory] : handles_) add(*memory);
   for (const auto& [address, mapping] : mappings_) add(*mapping.second);
+  for (const auto& [address, range] : reserved_) {
+    for (const auto& memory : range.second) add(*memory);
+  }
   return std::vector<BufferId>(ids.begin(), ids.end());
 }
 
-void CudaPhysicalMemory::Clear() {
+void PhysicalMemory::Clear() {
   MutexLock lock(mutex_);
   handles_.clear();
   mappings_.clear();
+  reserved_.clear();
 }
 
-std::optional<LiveBuffer> CudaGraphMemory::Find(BufferId id) const {
+std::optional<LiveBuffer> GraphMemory::Find(BufferId id) const {
   std::optional<LiveBuffer> live = profiler_.FindBuffer(id);
   if (live.has_value() && live->attributes.kind != MemoryKind::kGraph) live.reset();
   return live;
 }
 
-void CudaGraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
-                                    const Attributes& attributes) {
+void GraphMemory::AllocNodeMade(const Caller& caller, Graph graph, BufferId id, size_t bytes,
+                                const Attributes& attributes) {
   used_.store(true, std::memory_order_relaxed);
   const uint32_t site = profiler_.KeepSite(caller, bytes, attributes);
   MutexLock lock(mutex_);
   graphs_[graph].allocated.push_back({id, site, bytes, attributes.device});
 }
 
-void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
+void GraphMemory::AddFree(Nodes& nodes, BufferId id) {
   const auto own = std::find_if(nodes.allocated.begin(), nodes.allocated.end(),
                                 [&](const Node& node) { return node.id.value() == id.value(); });
   if (own != nodes.allocated.end()) {
@@ -141,13 +189,13 @@ void CudaGraphMemory::AddFree(Nodes& nodes, BufferId id) {
   }
 }
 
-void CudaGraphMemory::FreeNodeMade(Graph graph, BufferId id) {
+void GraphMemory::FreeNodeMade(Graph graph, BufferId id) {
   if (!used()) return;
   MutexLock lock(mutex_);
   AddFree(graphs_[graph], id);
 }
 
-void CudaGraphMemory::Moved(Graph graph, Graph parent) {
+void GraphMemory::Moved(Graph graph, Graph parent) {
   if (!used()) return;
   MutexLock lock(mutex_);
   const auto found = graphs_.find(graph);
@@ -162,7 +210,7 @@ void CudaGraphMemory::Moved(Graph graph, Graph parent) {
   graphs_.erase(found);
 }
 
-void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
+void GraphMemory::Instantiated(Graph graph, Graph executable) {
   if (!used()) return;
   MutexLock lock(mutex_);
   graphs_.erase(executable);  // the nodes of an earlier graph with this handle
@@ -170,7 +218,7 @@ void CudaGraphMemory::Instantiated(Graph graph, Graph executable) {
   if (found != graphs_.end()) graphs_.emplace(executable, found->second);
 }
 
-CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
+GraphMemory::Launched GraphMemory::Launch(Graph executable) {
   Launched launched;
   if (!used()) return launched;
   MutexLock lock(mutex_);
@@ -189,32 +237,32 @@ CudaGraphMemory::Launched CudaGraphMemory::Launch(Graph executable) {
     // allocates it again.
     if (Find(node.id).has_value()) continue;
     if (!profiler_.RecordAllocAt(node.site, node.id, node.bytes)) continue;
-    CudaDriverRanges::Instance().Add(node.id, node.bytes, true);
+    DriverRanges::Instance().Add(node.id, node.bytes, true);
     launched.allocated.push_back(node.id);
     launched.devices.push_back(node.device);
   }
   return launched;
 }
 
-void CudaGraphMemory::UndoLaunch(const Launched& launched) {
+void GraphMemory::UndoLaunch(const Launched& launched) {
   MutexLock lock(mutex_);
   for (const BufferId id : launched.allocated) {
     if (Find(id).has_value()) profiler_.RecordFree(id);
   }
 }
 
-void CudaGraphMemory::Remove(Graph graph) {
+void GraphMemory::Remove(Graph graph) {
   if (!used()) return;
   MutexLock lock(mutex_);
   graphs_.erase(graph);
 }
 
-void CudaGraphMemory::Clear() {
+void GraphMemory::Clear() {
   MutexLock lock(mutex_);
   graphs_.clear();
 }
 
-int64_t CudaGraphMemory::BytesInUse(DeviceId device) {
+int64_t GraphMemory::BytesInUse(DeviceId device) {
   if (!used()) return 0;
   MutexLock lock(mutex_);
   int64_t bytes = 0;
@@ -282,19 +330,19 @@ void SharedOpenings::Clear() {
   openings_.clear();
 }
 
-void CudaContexts::Created(const void* handle) {
+void Contexts::Created(const void* handle) {
   auto context = std::make_shared<Context>();
   MutexLock lock(mutex_);
   handles_[handle] = std::move(context);
 }
 
-CudaContexts::Owner CudaContexts::Find(const void* handle) {
+Contexts::Owner Contexts::Find(const void* handle) {
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
   return found == handles_.end() ? nullptr : found->second;
 }
 
-void CudaContexts::Recorded(const Owner& owner, BufferId id) {
+void Contexts::Recorded(const Owner& owner, BufferId id) {
   MutexLock lock(mutex_);
   const bool completed =
       owner->is_alive && TryRun([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { buffers_[id.value()] = owner; });
@@ -304,18 +352,18 @@ void CudaContexts::Recorded(const Owner& owner, BufferId id) {
   if (owner->is_alive) profiler_.RecordDropped(static_cast<size_t>(bytes.value_or(0)));
 }
 
-void CudaContexts::Forget(BufferId id) {
+void Contexts::Forget(BufferId id) {
   MutexLock lock(mutex_);
   buffers_.erase(id.value());
 }
 
-void CudaContexts::Clear() {
+void Contexts::Clear() {
   MutexLock lock(mutex_);
   handles_.clear();
   buffers_.clear();
 }
 
-bool CudaContexts::End(const void* handle) {
+bool Contexts::End(const void* handle) {
   MutexLock lock(mutex_);
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return false;
@@ -330,7 +378,7 @@ bool CudaContexts::End(const void* handle) {
   return true;
 }
 
-std::vector<BufferId> CudaContexts::AllBuffers() const {
+std::vector<BufferId> Contexts::AllBuffers() const {
   std::vector<BufferId> all;
   MutexLock lock(mutex_);
   all.reserve(buffers_.size());
@@ -338,7 +386,7 @@ std::vector<BufferId> CudaContexts::AllBuffers() const {
   return all;
 }
 
-void CudaPools::Follow(bool follow) {
+void DriverPools::Follow(bool follow) {
   const void* pool = nullptr;
   const auto has_pool = [&] {
     MutexLock lock(mutex_);
@@ -349,13 +397,13 @@ void CudaPools::Follow(bool follow) {
   while (has_pool()) Remove(pool);
 }
 
-void CudaPools::Created(const void* handle, const CudaPool& pool) {
+void DriverPools::Created(const void* handle, const DriverPool& pool) {
   MutexLock lock(mutex_);
   pools_.erase(handle);
   if (is_followed_) pools_.try_emplace(handle, pool);
 }
 
-void CudaPools::Remove(const void* pool) {
+void DriverPools::Remove(const void* pool) {
   Pools::node_type removed;
   {
     MutexLock lock(mutex_);
@@ -367,7 +415,7 @@ void CudaPools::Remove(const void* pool) {
   while (destroyed.readers.load(std::memory_order_acquire) != 0) backoff.Wait();
 }
 
-CudaPools::Pool* CudaPools::Find(const void* pool) {
+DriverPools::Pool* DriverPools::Find(const void* pool) {
   MutexLock lock(mutex_);
   const auto found = pools_.find(pool);
   if (found == pools_.end()) return nullptr;
@@ -375,7 +423,7 @@ CudaPools::Pool* CudaPools::Find(const void* pool) {
   return &found->second;
 }
 
-CudaPools::Pool* CudaPools::Next(int device, const void** last) {
+DriverPools::Pool* DriverPools::Next(int device, const void** last) {
   MutexLock lock(mutex_);
   for (auto pool = pools_.upper_bound(*last); pool != pools_.end(); ++pool) {
     if (pool->second.pool.device != device) continue;
