@@ -11,7 +11,7 @@ endif()
 # The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, functions of its own, and those
 # by which PyTorch and TensorFlow report blocks.
 set(_backends ${PROJECT_SOURCE_DIR}/src/backends)
-set(_calls ${_backends}/cuda/driver/driver_calls.inc)
+set(_calls ${_backends}/cuda/driver/driver_calls.inc ${_backends}/hip/hip_calls.inc ${_backends}/ascend/hal_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
@@ -99,6 +99,7 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   frameworks/torch_blocks.cc
   ${_c_api}
   ${_opencl}
+  ${_backends}/ascend/hal_driver.cc
   ${_backends}/calls/adapter.cc
   ${_backends}/calls/driver.cc
   ${_backends}/calls/memory.cc
@@ -106,7 +107,8 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${_backends}/calls/ranges.cc
   ${_backends}/cuda/driver/driver_queries.cc
   ${_backends}/cuda/driver/driver_structs.cc
-  ${_backends}/cuda/shared/nvml.cc)
+  ${_backends}/cuda/shared/nvml.cc
+  ${_backends}/hip/hip_driver.cc)
 set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_inject_cuda PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).

@@ -12,12 +12,15 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/profiler.h"
+#include "hbmprof/tag.h"
+#include "src/backends/ascend/hal_driver.h"
 #include "src/backends/calls/adapter.h"
 #include "src/backends/calls/driver.h"
 #include "src/backends/calls/events.h"
 #include "src/backends/cuda/driver/driver_queries.h"
 #include "src/backends/cuda/driver/driver_structs.h"
 #include "src/backends/cuda/shared/driver_abi.h"
+#include "src/backends/hip/hip_driver.h"
 #include "src/base/fork.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
@@ -35,7 +38,7 @@ struct ProcessTracker {
   DriverAdapter adapter{Profiler::Default(), queries};
 };
 
-[[maybe_unused]] void Connect(DriverInProcess&, DriverAdapter*) {}
+void Connect(DriverInProcess&, DriverAdapter*) {}
 void Connect(CudaDriverInProcess& queries, DriverAdapter* adapter) {
   queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
                                adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
@@ -159,6 +162,13 @@ template <typename Queries>
 #define UNMAP(address, bytes) END(Unmap(call, address, bytes, &MemoryUnmaps, &caller))
 #define RELEASE(handle) END(ReleasePhysical(call, handle, &caller))
 #define NODE(graph, node) OTHER(AddNode(caller, call, graph, [&] { return node; }))
+#define WITH_TAG(key, value, role) WITH_TAG_OF(key, value, role)
+#define WITH_TAG_OF(key, value, action, ...) \
+  [&] {                                      \
+    const ScopedTag tag(key, value);         \
+    return action;                           \
+  }(),                                       \
+      __VA_ARGS__
 #define LOAD(id) OTHER(Load(caller, call, [&] { return id; }))
 #define FREE(id) END(Free(BufferId(id), call))
 #define LOOKUP(function) HandOutWrapper(call, function)
@@ -186,7 +196,21 @@ using Queries = CudaDriverInProcess;
 #undef CALLS
 }  // namespace cuda_driver
 
-const WrappedDriver wrapped_drivers[] = {cuda_driver::kWrapped};
+namespace hip_driver {
+using Queries = HipDriverInProcess;
+#define CALLS "src/backends/hip/hip_calls.inc"
+#include "src/inject/wrappers.inc"
+#undef CALLS
+}  // namespace hip_driver
+
+namespace ascend_driver {
+using Queries = AscendDriverInProcess;
+#define CALLS "src/backends/ascend/hal_calls.inc"
+#include "src/inject/wrappers.inc"
+#undef CALLS
+}  // namespace ascend_driver
+
+const WrappedDriver wrapped_drivers[] = {cuda_driver::kWrapped, hip_driver::kWrapped, ascend_driver::kWrapped};
 
 MemoryFromBefore* MemoryFromBeforeOfProcess() {
   DriverAdapter* const tracker = cuda_driver::Tracker();

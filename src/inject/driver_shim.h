@@ -64,7 +64,7 @@ struct WrappedDriver {
   DriverInProcess::Range (*range_of)(uint64_t address);
   void (*cover)(const Coverage& visit);  // see hbmprof_cuda_coverage
 };
-extern const WrappedDriver wrapped_drivers[1];
+extern const WrappedDriver wrapped_drivers[3];
 
 // Returns the wrapper of the function `name`, null if that is not wrapped.
 struct Wrapped {

@@ -78,6 +78,41 @@ void Attaching(void* driver, Findings& findings) {
                                "drivers " HBMPROF_KNOWN_DRIVERS ")");
 }
 
+constexpr const char* kHipFiles[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so.10"};
+constexpr char kAscendFile[] = "libascend_hal.so";
+
+void* OpenHip() {
+  void* hip = nullptr;
+  for (const char* const file : kHipFiles) {
+    if (hip == nullptr) hip = dlopen(file, RTLD_LAZY);
+  }
+  return hip;
+}
+
+// Reports on the drivers of other vendors than NVIDIA. Returns whether there is one.
+bool OtherDrivers(Findings& findings) {
+  Dl_info info = {};
+  void* const hip = OpenHip();
+  const auto find = [&](const char* name) { return reinterpret_cast<int (*)(int*)>(dlsym(hip, name)); };
+  auto* const get_count = hip == nullptr ? nullptr : find("hipGetDeviceCount");
+  auto* const get_version = hip == nullptr ? nullptr : find("hipRuntimeGetVersion");
+  if (get_count != nullptr && dladdr(reinterpret_cast<void*>(get_count), &info) != 0) {
+    int count = 0;
+    int version = 0;
+    if (get_version != nullptr) get_version(&version);
+    if (const int error = get_count(&count); error != 0) {
+      findings.Problem("driver", Cat(info.dli_fname, " finds no device: HIP error ", error));
+    } else {
+      findings.Say("driver", Cat(info.dli_fname, ", HIP ", version / 10000000, ".", version / 100000 % 100, ", ", count,
+                                 count == 1 ? " device" : " devices"));
+    }
+  }
+  void* const ascend = dlopen(kAscendFile, RTLD_LAZY);
+  void* const allocate = ascend == nullptr ? nullptr : dlsym(ascend, "halMemAlloc");
+  if (allocate != nullptr && dladdr(allocate, &info) != 0) findings.Say("driver", Cat(info.dli_fname, ", Ascend"));
+  return get_count != nullptr || allocate != nullptr;
+}
+
 void Nvml(Findings& findings) {
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   if (nvml == nullptr) {
@@ -117,6 +152,8 @@ void PrintOpencl() {
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
+  OpenHip();
+  dlopen(kAscendFile, RTLD_LAZY);
   // Of the injected library (driver_shim.cc).
   using Coverage = void(void (*visit)(const char* name, const char* state, const char* reason, void*), void* argument);
   auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
@@ -216,8 +253,11 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
     Attaching(driver, findings);
     Nvml(findings);
   }
+  const bool has_other = OtherDrivers(findings);
   const std::string library = Library(options, findings);
-  if (driver == nullptr && findings.has_opencl) {
+  if (driver == nullptr && has_other) {
+    findings.Say("driver", "libcuda.so.1 is not found: CUDA is not recorded here");
+  } else if (driver == nullptr && findings.has_opencl) {
     const int exit_code = findings.answer.exit_code;
     findings.Say("driver", "libcuda.so.1 is not found: only OpenCL is recorded here", true);
     findings.answer.exit_code = exit_code;

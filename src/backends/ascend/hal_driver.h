@@ -1,0 +1,61 @@
+// Ascend's driver (HAL): its types, and what its flags say. Not yet tried on a device.
+#ifndef HBMPROF_SRC_BACKENDS_ASCEND_HAL_DRIVER_H_
+#define HBMPROF_SRC_BACKENDS_ASCEND_HAL_DRIVER_H_
+
+#include "src/backends/calls/adapter.h"
+#include "src/backends/calls/driver.h"
+
+namespace hbmprof::internal {
+namespace ascend_driver {
+
+inline constexpr int kErrorOutOfMemory = 6;    // DRV_ERROR_OUT_OF_MEMORY
+inline constexpr int kErrorNotFound = 0xfffe;  // DRV_ERROR_NOT_SUPPORT
+
+using Address = DriverAdapter::Address;
+using Handle = DriverAdapter::Handle;
+using Flags = unsigned long long;
+
+// The first members of drv_mem_prop.
+struct MemProperties {
+  uint32_t side;  // 1: on the device
+  uint32_t device;
+  uint32_t module;
+};
+
+// The flags of halMemAlloc: bits 0 to 9 are the device, 10 to 13 the kind, 56 to 63 the module.
+inline Place PlaceOf(Flags flags) {
+  // Shared by host and device, device, host, DVPP, host agent, addresses only, host.
+  constexpr MemoryKind kKinds[] = {MemoryKind::kManaged,   MemoryKind::kDevice,     MemoryKind::kPinnedHost,
+                                   MemoryKind::kDevice,    MemoryKind::kPinnedHost, MemoryKind::kAlias,
+                                   MemoryKind::kPinnedHost};
+  const Flags kind = flags >> 10 & 15;
+  return {static_cast<int>(flags & 1023), kind < std::size(kKinds) ? kKinds[kind] : MemoryKind::kDevice};
+}
+inline Place PlaceOf(const MemProperties& properties) {
+  return {static_cast<int>(properties.device), properties.side == 1 ? MemoryKind::kVmm : MemoryKind::kPinnedHost};
+}
+inline Place HostPlace(unsigned device) { return {static_cast<int>(device), MemoryKind::kPinnedHost}; }
+// Reserved addresses are no memory.
+inline size_t RecordedBytes(Flags bytes, Flags flags) { return PlaceOf(flags).kind == MemoryKind::kAlias ? 0 : bytes; }
+
+// The component of CANN that asks for memory, by its module id.
+std::string Component(uint64_t module);
+inline std::string Component(const MemProperties* properties) {
+  return properties == nullptr ? std::string() : Component(properties->module);
+}
+
+#define CALLS "src/backends/ascend/hal_calls.inc"
+#include "src/backends/calls/entries.inc"
+#undef CALLS
+
+}  // namespace ascend_driver
+
+class AscendDriverInProcess : public DriverInProcess {
+ public:
+  AscendDriverInProcess() : DriverInProcess(ascend_driver::driver) {}
+  int CurrentDevice() override { return -1; }  // each call names its device
+};
+
+}  // namespace hbmprof::internal
+
+#endif  // HBMPROF_SRC_BACKENDS_ASCEND_HAL_DRIVER_H_

@@ -1,0 +1,373 @@
+// The drivers of all vendors, called by a program with the injected library (LD_PRELOAD): the contract suites and
+// random calls of several threads whose sums the test keeps itself, from one list of drivers, and what only one vendor
+// has. The program links a copy of the library, so Profiler::Default() is that of the injected library.
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "hbmprof/hbmprof.h"
+#include "src/backends/ascend/hal_driver.h"
+#include "src/backends/hip/hip_driver.h"
+#include "tests/contract/device_allocator_contract.h"
+#include "tests/contract/tracking_contract.h"
+#include "tests/support/fake_cudart/fake_cuda.h"
+#include "tests/support/fake_vendors/fake_memory.h"
+#include "tests/support/program_run.h"
+
+#pragma GCC visibility push(default)
+#include "tests/inject/driver_calls.h"
+namespace hbmprof::internal {
+namespace hip_driver {
+extern "C" {
+#define CALL(name, parameters, arguments, role) int name parameters;
+#define QUERY CALL_OF_DRIVER
+#define CALL_OF_DRIVER(name, parameters, arguments) int name parameters;
+#include "src/backends/hip/hip_calls.inc"
+}
+}  // namespace hip_driver
+namespace ascend_driver {
+extern "C" {
+#define CALL(name, parameters, arguments, role) int name parameters;
+#include "src/backends/ascend/hal_calls.inc"
+}
+}  // namespace ascend_driver
+}  // namespace hbmprof::internal
+#pragma GCC visibility pop
+
+namespace hbmprof {
+namespace {
+
+using hbmprof_test::NewDirectory;
+using hbmprof_test::ProfileView;
+using hbmprof_test::ViewProfile;
+using internal::cuda_driver::CUdeviceptr;
+using internal::cuda_driver::Handle;
+namespace ascend = internal::ascend_driver;
+namespace hip = internal::hip_driver;
+
+constexpr size_t kCapacity = fake_vendors::kCapacity;
+constexpr int kOutOfMemory[] = {2, 6};
+
+// The calls that all drivers have. Those without streams free at once.
+struct DriverCalls {
+  const char* name;
+  const char* device;
+  void (*start)();       // a new device
+  void (*use_device)();  // in each thread
+  int (*allocate)(void** ptr, size_t bytes);
+  int (*free)(void* ptr);
+  int (*allocate_async)(void** ptr, size_t bytes, StreamId stream);
+  int (*free_async)(void* ptr, StreamId stream);
+};
+
+Handle ToHandle(StreamId stream) { return reinterpret_cast<Handle>(static_cast<uintptr_t>(stream)); }
+CUdeviceptr* Address(void** ptr) { return reinterpret_cast<CUdeviceptr*>(ptr); }
+CUdeviceptr Address(void* ptr) { return reinterpret_cast<CUdeviceptr>(ptr); }
+constexpr ascend::Flags kApp = 33ull << 56, kDevice = 1 << 10, kHost = 2 << 10;
+
+const DriverCalls kDrivers[] = {
+    {"Cuda", "GPU:0",
+     [] {
+       fake_cuda_reset(1, kCapacity + fake_cuda_context_bytes());
+       internal::cuda_driver::cuInit(0);
+     },
+     [] {
+       Handle context = nullptr;
+       internal::cuda_driver::cuDevicePrimaryCtxRetain(&context, 0);
+       internal::cuda_driver::cuCtxSetCurrent(context);
+     },
+     [](void** ptr, size_t bytes) { return internal::cuda_driver::cuMemAlloc_v2(Address(ptr), bytes); },
+     [](void* ptr) { return internal::cuda_driver::cuMemFree_v2(Address(ptr)); },
+     [](void** ptr, size_t bytes, StreamId stream) {
+       return internal::cuda_driver::cuMemAllocAsync(Address(ptr), bytes, ToHandle(stream));
+     },
+     [](void* ptr, StreamId stream) { return internal::cuda_driver::cuMemFreeAsync(Address(ptr), ToHandle(stream)); }},
+    {"Hip", "GPU:0", [] {}, [] {}, [](void** ptr, size_t bytes) { return hip::hipMalloc(Address(ptr), bytes); },
+     [](void* ptr) { return hip::hipFree(Address(ptr)); },
+     [](void** ptr, size_t bytes, StreamId stream) {
+       return hip::hipMallocAsync(Address(ptr), bytes, ToHandle(stream));
+     },
+     [](void* ptr, StreamId stream) { return hip::hipFreeAsync(Address(ptr), ToHandle(stream)); }},
+    {"Ascend", "NPU:0", [] {}, [] {},
+     [](void** ptr, size_t bytes) { return ascend::halMemAlloc(ptr, bytes, kDevice | kApp); },
+     [](void* ptr) { return ascend::halMemFree(ptr); },
+     [](void** ptr, size_t bytes, StreamId) { return ascend::halMemAlloc(ptr, bytes, kDevice | kApp); },
+     [](void* ptr, StreamId) { return ascend::halMemFree(ptr); }},
+};
+
+TrackerStats Tracked() { return Profiler::Default().GetTrackerStats(); }
+DeviceStats Stats(const char* device, MemorySpace space = MemorySpace::kDevice) {
+  return Profiler::Default().Stats(Profiler::Default().Device(device), space);
+}
+
+// As a program writes it that has an allocator class. At its end the profiler must have seen each call.
+class DriverMemory : public DeviceAllocator {
+ public:
+  explicit DriverMemory(const DriverCalls& calls) : calls_(calls) {}
+
+  absl::StatusOr<void*> Allocate(size_t bytes) override {
+    return Allocated(bytes, [&](void** ptr) { return calls_.allocate(ptr, bytes); });
+  }
+  absl::StatusOr<void*> AllocateAsync(size_t bytes, StreamId stream) override {
+    return Allocated(bytes, [&](void** ptr) { return calls_.allocate_async(ptr, bytes, stream); });
+  }
+  absl::Status Free(void* ptr) override {
+    return Freed(ptr, [&] { return calls_.free(ptr); });
+  }
+  absl::Status FreeAsync(void* ptr, StreamId stream) override {
+    return Freed(ptr, [&] { return calls_.free_async(ptr, stream); });
+  }
+  std::string device_name() const override { return calls_.device; }
+
+ private:
+  template <typename Call>
+  absl::StatusOr<void*> Allocated(size_t bytes, const Call& call) {
+    void* ptr = nullptr;
+    if (bytes == 0) return ptr;
+    calls_.use_device();
+    const int error = call(&ptr);
+    if (error == 0) return ptr;
+    if (error == kOutOfMemory[0] || error == kOutOfMemory[1]) return absl::ResourceExhaustedError("full");
+    return absl::InternalError("error " + std::to_string(error));
+  }
+  template <typename Call>
+  absl::Status Freed(void* ptr, const Call& call) {
+    if (ptr == nullptr) return absl::OkStatus();
+    calls_.use_device();
+    return call() == 0 ? absl::OkStatus() : absl::InvalidArgumentError("not live");
+  }
+
+  const DriverCalls& calls_;
+};
+
+template <int driver>
+class DriverSubject : public ContractSubject {
+ public:
+  DriverSubject() { kDrivers[driver].start(); }
+  ~DriverSubject() override {
+    EXPECT_EQ(Stats(kDrivers[driver].device).bytes_in_use, before_.bytes_in_use);
+    EXPECT_EQ(Stats(kDrivers[driver].device).num_live, before_.num_live);
+    EXPECT_EQ(Tracked().dropped_records, tracked_.dropped_records);
+    EXPECT_EQ(Tracked().replaced_records, tracked_.replaced_records);
+  }
+  DeviceAllocator& allocator() override { return allocator_; }
+  StreamId stream(int) override { return 0; }
+  void Synchronize(StreamId) override {}
+
+ private:
+  DriverMemory allocator_{kDrivers[driver]};
+  const DeviceStats before_ = Stats(kDrivers[driver].device);
+  const TrackerStats tracked_ = Tracked();
+};
+
+template <typename Subject>
+ContractCase Case(const std::string& name) {
+  ContractCase c;
+  c.name = name;
+  c.make = [] { return std::make_unique<Subject>(); };
+  c.capacity = kCapacity;
+  return c;
+}
+template <int driver>
+std::array<ContractCase, 2> Cases() {
+  const std::string name = kDrivers[driver].name;
+  return {Case<DriverSubject<driver>>(name), Case<TrackedSubject<DriverSubject<driver>>>("Tracked" + name)};
+}
+std::vector<ContractCase> AllCases() {
+  std::vector<ContractCase> all;
+  for (const auto& cases : {Cases<0>(), Cases<1>(), Cases<2>()}) all.insert(all.end(), cases.begin(), cases.end());
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(Vendors, DeviceAllocatorContract, ::testing::ValuesIn(AllCases()), ContractCaseName);
+INSTANTIATE_TEST_SUITE_P(Vendors, TrackingContract, ::testing::ValuesIn(AllCases()), ContractCaseName);
+
+class ExactnessTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ExactnessTest, SumsOfThreadsAreExact) {
+  const DriverCalls& calls = kDrivers[GetParam()];
+  calls.start();
+  DriverMemory memory(calls);
+  const unsigned seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const DeviceStats before = Stats(calls.device);
+  const TrackerStats tracked = Tracked();
+  std::atomic<int64_t> sum{0}, count{0}, allocations{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(seed + t);
+      std::vector<std::pair<void*, size_t>> held;
+      for (int step = 0; step < 3000; ++step) {
+        const bool is_async = random() % 2 == 0;
+        if (held.size() < 20 && random() % 2 == 0) {
+          const size_t bytes = 1 + random() % 65536;
+          const auto made = is_async ? memory.AllocateAsync(bytes, 0) : memory.Allocate(bytes);
+          ASSERT_TRUE(made.ok()) << made.status();
+          held.emplace_back(*made, bytes);
+          sum += static_cast<int64_t>(bytes);
+          ++count;
+          ++allocations;
+        } else if (!held.empty()) {
+          std::swap(held[random() % held.size()], held.back());
+          const auto [ptr, bytes] = held.back();
+          held.pop_back();
+          ASSERT_TRUE((is_async ? memory.FreeAsync(ptr, 0) : memory.Free(ptr)).ok());
+          sum -= static_cast<int64_t>(bytes);
+          --count;
+        }
+      }
+      if (t % 2 == 0) return;
+      for (const auto& [ptr, bytes] : held) {
+        ASSERT_TRUE(memory.Free(ptr).ok());
+        sum -= static_cast<int64_t>(bytes);
+        --count;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const DeviceStats after = Stats(calls.device);
+  EXPECT_EQ(after.bytes_in_use - before.bytes_in_use, sum);
+  EXPECT_EQ(after.num_live - before.num_live, count);
+  EXPECT_EQ(after.num_allocs - before.num_allocs, allocations);
+  EXPECT_EQ(Tracked().foreign_frees, tracked.foreign_frees);
+  EXPECT_EQ(Tracked().replaced_records, tracked.replaced_records);
+  EXPECT_EQ(Tracked().dropped_records, tracked.dropped_records);
+}
+INSTANTIATE_TEST_SUITE_P(Vendors, ExactnessTest, ::testing::Values(0, 1, 2));
+
+ProfileView Profile() {
+  const std::string path = NewDirectory() + "/profile.pb.gz";
+  EXPECT_TRUE(save_device_memory_profile(path).ok());
+  return ViewProfile(path);
+}
+
+// --- HIP. ---
+
+TEST(HipTest, SizesAreThoseOfTheMemory) {
+  const auto grows_by = [before = Stats("GPU:0").bytes_in_use](int64_t bytes) {
+    EXPECT_EQ(Stats("GPU:0").bytes_in_use - before, bytes);
+  };
+  CUdeviceptr pitched = 0;
+  size_t pitch = 0;
+  ASSERT_EQ(hip::hipMallocPitch(&pitched, &pitch, 100, 10), 0);
+  grows_by(5120);
+  hip::PitchedPtr volume = {};
+  ASSERT_EQ(hip::hipMalloc3D(&volume, {100, 10, 2}), 0);
+  grows_by(5120 + 10240);
+  Handle array = nullptr;
+  const hip::ChannelFormat four_floats = {{32, 32, 32, 32}, 2};
+  ASSERT_EQ(hip::hipMallocArray(&array, &four_floats, 16, 16, 0), 0);
+  grows_by(5120 + 10240 + 4096);
+  EXPECT_EQ(hip::hipFreeArray(array), 0);
+  EXPECT_EQ(hip::hipFree(Address(volume.ptr)), 0);
+  EXPECT_EQ(hip::hipFree(pitched), 0);
+  grows_by(0);
+  void* host = nullptr;
+  const int64_t pinned = Stats("GPU:0", MemorySpace::kPinnedHost).bytes_in_use;
+  ASSERT_EQ(hip::hipHostMalloc(&host, 4096, 0), 0);
+  EXPECT_EQ(Stats("GPU:0", MemorySpace::kPinnedHost).bytes_in_use - pinned, 4096);
+  EXPECT_EQ(hip::hipHostFree(host), 0);
+}
+
+TEST(HipTest, LookUpsGiveTheWrappers) {
+  const int64_t before = Stats("GPU:0").num_allocs;
+  void* found = nullptr;
+  ASSERT_EQ(hip::hipGetProcAddress("hipMalloc", &found, 60000, 0, nullptr), 0);
+  EXPECT_EQ(found, reinterpret_cast<void*>(&hip::hipMalloc));
+  CUdeviceptr ptr = 0;
+  ASSERT_EQ(reinterpret_cast<int (*)(CUdeviceptr*, size_t)>(found)(&ptr, 77), 0);
+  EXPECT_EQ(Stats("GPU:0").num_allocs - before, 1);
+  EXPECT_EQ(hip::hipFree(ptr), 0);
+  EXPECT_NE(hip::hipGetProcAddress("hipNone", &found, 60000, 0, nullptr), 0);
+}
+
+extern "C" [[gnu::noinline]] int release_cache(hip::CUmemGenericAllocationHandle handle) {
+  return hip::hipMemRelease(handle);
+}
+
+TEST(HipTest, ReleasedMemoryIsHeldUntilItsAddressesAreFreed) {
+  constexpr int64_t kBytes = 2 << 20;
+  constexpr char kHeld[] = "released, still held";
+  const hip::MemAllocationProp properties = {1, 0, {1, 0}};
+  const int64_t before = Stats("GPU:0").bytes_in_use;
+  const size_t in_use = [] {
+    size_t free = 0, total = 0;
+    return hip::hipMemGetInfo(&free, &total) == 0 ? total - free : 0;
+  }();
+  const auto expect_agreement = [&](int64_t bytes) {
+    size_t free = 0, total = 0;
+    EXPECT_EQ(hip::hipMemGetInfo(&free, &total), 0);
+    EXPECT_EQ(static_cast<int64_t>(total - free - in_use), bytes);
+    EXPECT_EQ(Stats("GPU:0").bytes_in_use - before, bytes);
+  };
+  CUdeviceptr addresses = 0;
+  ASSERT_EQ(hip::hipMemAddressReserve(&addresses, 4 * kBytes, 0, 0, 0), 0);
+  for (int i = 0; i < 2; ++i) {
+    hip::CUmemGenericAllocationHandle handle = 0;
+    const CUdeviceptr at = addresses + static_cast<CUdeviceptr>(i * kBytes);
+    ASSERT_EQ(hip::hipMemCreate(&handle, kBytes, &properties, 0), 0);
+    ASSERT_EQ(hip::hipMemMap(at, kBytes, 0, handle, 0), 0);
+    EXPECT_EQ(Profile().SumWhere("inuse_space", "allocator", kHeld), i * kBytes);
+    ASSERT_EQ(hip::hipMemUnmap(at, kBytes), 0);
+    ASSERT_EQ(release_cache(handle), 0);
+    EXPECT_EQ(Profile().SumWhere("inuse_space", "allocator", kHeld), (i + 1) * kBytes);
+  }
+  EXPECT_EQ(Profile().SumUnder("inuse_space", "release_cache"), 2 * kBytes);
+  expect_agreement(2 * kBytes);
+  // What was mapped nowhere ends at once.
+  hip::CUmemGenericAllocationHandle unmapped = 0;
+  ASSERT_EQ(hip::hipMemCreate(&unmapped, kBytes, &properties, 0), 0);
+  expect_agreement(3 * kBytes);
+  ASSERT_EQ(hip::hipMemRelease(unmapped), 0);
+  expect_agreement(2 * kBytes);
+  ASSERT_EQ(hip::hipMemAddressFree(addresses, 4 * kBytes), 0);
+  expect_agreement(0);
+}
+
+// --- Ascend. ---
+
+TEST(AscendTest, FlagsSayDeviceKindAndComponent) {
+  void *of_hccl = nullptr, *on_host = nullptr, *reserved = nullptr;
+  ASSERT_EQ(ascend::halMemAlloc(&of_hccl, 3 << 20, 3ull << 56 | kDevice | 1), 0);
+  ASSERT_EQ(ascend::halMemAlloc(&on_host, 4096, kHost), 0);
+  ASSERT_EQ(ascend::halMemAlloc(&reserved, 1 << 20, 5 << 10), 0);
+  const ProfileView view = Profile();
+  EXPECT_EQ(view.SumWhere("inuse_space", "component", "HCCL"), 3 << 20);
+  EXPECT_EQ(view.SumWhere("inuse_space", "device", "NPU:1"), 3 << 20);
+  EXPECT_EQ(Stats("NPU:1").bytes_in_use, 3 << 20);
+  EXPECT_EQ(Stats("NPU:0", MemorySpace::kPinnedHost).bytes_in_use, 4096);
+  for (void* ptr : {of_hccl, on_host, reserved}) EXPECT_EQ(ascend::halMemFree(ptr), 0);
+  EXPECT_EQ(Stats("NPU:1").bytes_in_use, 0);
+}
+
+TEST(AscendTest, PhysicalMemoryCountsUntilItIsUnmapped) {
+  const ascend::MemProperties properties = {1, 1, 45};
+  ascend::Handle handle = 0;
+  ASSERT_EQ(ascend::halMemCreate(&handle, 2 << 20, &properties, 0), 0);
+  ASSERT_EQ(ascend::halMemMap(0x200000000, 2 << 20, 0, handle, 0), 0);
+  ASSERT_EQ(ascend::halMemRelease(handle), 0);
+  EXPECT_EQ(Profile().SumWhere("inuse_space", "component", "GE"), 2 << 20);
+  EXPECT_EQ(Stats("NPU:1").bytes_in_use, 2 << 20);
+  ASSERT_EQ(ascend::halMemUnmap(0x200000000), 0);
+  EXPECT_EQ(Stats("NPU:1").bytes_in_use, 0);
+}
+
+// --- All. ---
+
+TEST(DoctorTest, NamesEachDriverThatItFinds) {
+  const hbmprof_test::CommandResult run =
+      hbmprof_test::RunCommand({HBMPROF_TOOL, "doctor"}, {"LD_PRELOAD=", "LD_LIBRARY_PATH=" HBMPROF_VENDORS});
+  EXPECT_THAT(run.out, ::testing::HasSubstr("libamdhip64.so.7, HIP 7.0, 2 devices\n"));
+  EXPECT_THAT(run.out, ::testing::HasSubstr("libascend_hal.so, Ascend\n"));
+  EXPECT_THAT(run.out, ::testing::HasSubstr("libcuda.so.1 is not found: CUDA is not recorded here\n"));
+}
+
+}  // namespace
+}  // namespace hbmprof

@@ -1,0 +1,42 @@
+// A substitute for Ascend's libascend_hal.so without a device, as far as the tests call it.
+#include "src/backends/ascend/hal_driver.h"
+#include "tests/support/fake_vendors/fake_memory.h"
+
+namespace hbmprof::internal::ascend_driver {
+namespace {
+
+constexpr int kInvalidValue = 3;
+
+using fake_vendors::Memory;
+
+int Make(uint64_t* made, size_t bytes, bool is_on_device) {
+  *made = Memory::Instance().Allocate(bytes, is_on_device);
+  return *made == 0 ? kErrorOutOfMemory : 0;
+}
+int End(uint64_t id) { return id == 0 || Memory::Instance().Free(id) ? 0 : kInvalidValue; }
+
+}  // namespace
+
+extern "C" {
+
+int halMemAlloc(void** ptr, Flags bytes, Flags flags) {
+  uint64_t made = 0;
+  const int result = Make(&made, bytes, PlaceOf(flags).kind == MemoryKind::kDevice);
+  if (result == 0) *ptr = reinterpret_cast<void*>(made);
+  return result;
+}
+int halMemFree(void* ptr) { return End(reinterpret_cast<uintptr_t>(ptr)); }
+int halHostRegister(void*, Flags, unsigned, unsigned, void**) { return 0; }
+int halHostUnregister(void*, unsigned) { return 0; }
+int halMemCreate(Handle* handle, size_t bytes, const MemProperties* properties, uint64_t) {
+  uint64_t made = 0;
+  const int result = Make(&made, bytes, properties->side == 1);
+  *handle = made;
+  return result;
+}
+int halMemRelease(Handle handle) { return End(handle); }
+int halMemMap(Address, size_t, size_t, Handle, uint64_t) { return 0; }
+int halMemUnmap(Address) { return 0; }
+
+}  // extern "C"
+}  // namespace hbmprof::internal::ascend_driver

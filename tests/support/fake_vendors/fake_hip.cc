@@ -1,0 +1,140 @@
+// A substitute for AMD's libamdhip64.so.7 without a device: hbmprof's table of it, as far as the tests call it, with
+// the symbol versions of AMD's library (fake_hip.map). Physical memory is kept until its addresses are freed.
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "src/backends/hip/hip_driver.h"
+#include "tests/support/fake_vendors/fake_memory.h"
+
+namespace hbmprof::internal::hip_driver {
+namespace {
+
+constexpr int kInvalidValue = 1;
+
+using fake_vendors::Memory;
+
+int Make(CUdeviceptr* ptr, size_t bytes, bool is_on_device = true) {
+  if (ptr == nullptr) return kInvalidValue;
+  const uintptr_t made = Memory::Instance().Allocate(bytes, is_on_device);
+  if (made == 0) return kErrorOutOfMemory;
+  *ptr = made;
+  return kSuccess;
+}
+int MakeHost(void** ptr, size_t bytes) { return Make(reinterpret_cast<CUdeviceptr*>(ptr), bytes, false); }
+int MakeHandle(Handle* handle, size_t bytes) { return Make(reinterpret_cast<CUdeviceptr*>(handle), bytes); }
+int End(CUdeviceptr ptr) { return ptr == 0 || Memory::Instance().Free(ptr) ? kSuccess : kInvalidValue; }
+int EndHandle(Handle handle) { return End(reinterpret_cast<CUdeviceptr>(handle)); }
+
+size_t Pitch(size_t width) { return (width + 511) / 512 * 512; }
+
+// Physical memory: the addresses where it was mapped keep it.
+struct Addresses {
+  std::mutex mutex;
+  std::map<CUdeviceptr, std::set<CUmemGenericAllocationHandle>> kept;  // by the start of the range
+  std::map<CUdeviceptr, size_t> ranges;
+  std::set<CUmemGenericAllocationHandle> released;
+};
+Addresses& addresses() {
+  static auto* const all = new Addresses;
+  return *all;
+}
+
+thread_local int current_device = 0;
+
+}  // namespace
+
+extern "C" {
+
+int hipInit(Flags) { return kSuccess; }
+int hipRuntimeGetVersion(int* version) { return *version = 70000000, kSuccess; }
+int hipGetDeviceCount(int* count) { return *count = 2, kSuccess; }
+int hipGetDevice(int* device) { return *device = current_device, kSuccess; }
+int hipSetDevice(int device) { return current_device = device, kSuccess; }
+int hipDeviceReset() { return kSuccess; }
+int hipMemGetInfo(size_t* free, size_t* total) {
+  *total = fake_vendors::kCapacity;
+  *free = *total - Memory::Instance().used();
+  return kSuccess;
+}
+int hipMemGetAddressRange(CUdeviceptr* base, size_t* bytes, CUdeviceptr ptr) {
+  uintptr_t start = 0;
+  *bytes = Memory::Instance().Find(ptr, &start);
+  *base = start;
+  return *bytes == 0 ? kInvalidValue : kSuccess;
+}
+
+int hipMalloc(CUdeviceptr* ptr, size_t bytes) { return Make(ptr, bytes); }
+int hipExtMallocWithFlags(CUdeviceptr* ptr, size_t bytes, Flags) { return Make(ptr, bytes); }
+int hipMallocManaged(CUdeviceptr* ptr, size_t bytes, Flags) { return Make(ptr, bytes); }
+int hipMallocPitch(CUdeviceptr* ptr, size_t* pitch, size_t width, size_t height) {
+  return Make(ptr, (*pitch = Pitch(width)) * height);
+}
+int hipMalloc3D(PitchedPtr* ptr, Extent extent) {
+  *ptr = {nullptr, Pitch(extent.width), extent.width, extent.height};
+  return MakeHandle(&ptr->ptr, ptr->pitch * extent.height * extent.depth);
+}
+int hipFree(CUdeviceptr ptr) { return End(ptr); }
+int hipHostMalloc(void** ptr, size_t bytes, Flags) { return MakeHost(ptr, bytes); }
+int hipHostFree(void* ptr) { return EndHandle(ptr); }
+int hipHostRegister(void*, size_t, Flags) { return kSuccess; }
+int hipHostUnregister(void*) { return kSuccess; }
+
+int hipMallocAsync(CUdeviceptr* ptr, size_t bytes, Handle) { return Make(ptr, bytes); }
+int hipMallocFromPoolAsync(CUdeviceptr* ptr, size_t bytes, Handle, Handle) { return Make(ptr, bytes); }
+int hipFreeAsync(CUdeviceptr ptr, Handle) { return End(ptr); }
+int hipMemPoolCreate(Handle* pool, const MemPoolProps*) { return MakeHandle(pool, 0); }
+int hipMemPoolDestroy(Handle pool) { return EndHandle(pool); }
+
+int hipMallocArray(Handle* array, const ChannelFormat* format, size_t width, size_t height, Flags flags) {
+  return MakeHandle(array, CudaArrayBytes(ArrayOf(*format, {width, height, 0}, flags)));
+}
+int hipFreeArray(Handle array) { return EndHandle(array); }
+
+int hipMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const MemAllocationProp*, Flags64) {
+  return Make(handle, bytes);
+}
+int hipMemAddressReserve(CUdeviceptr* ptr, size_t bytes, size_t, CUdeviceptr, Flags64) {
+  const int result = Make(ptr, bytes, false);
+  const std::lock_guard<std::mutex> hold(addresses().mutex);
+  if (result == kSuccess) addresses().ranges[*ptr] = bytes;
+  return result;
+}
+int hipMemMap(CUdeviceptr address, size_t, size_t, CUmemGenericAllocationHandle handle, Flags64) {
+  const std::lock_guard<std::mutex> hold(addresses().mutex);
+  auto range = addresses().ranges.upper_bound(address);
+  if (range == addresses().ranges.begin()) return kInvalidValue;
+  addresses().kept[(--range)->first].insert(handle);
+  return kSuccess;
+}
+int hipMemUnmap(CUdeviceptr, size_t) { return kSuccess; }
+int hipMemRelease(CUmemGenericAllocationHandle handle) {
+  const std::lock_guard<std::mutex> hold(addresses().mutex);
+  for (const auto& [address, handles] : addresses().kept) {
+    if (handles.count(handle) != 0) return addresses().released.insert(handle), kSuccess;
+  }
+  return End(handle);
+}
+int hipMemAddressFree(CUdeviceptr ptr, size_t) {
+  const std::lock_guard<std::mutex> hold(addresses().mutex);
+  for (const CUmemGenericAllocationHandle handle : addresses().kept[ptr]) {
+    if (addresses().released.erase(handle) != 0) End(handle);
+  }
+  addresses().kept.erase(ptr);
+  addresses().ranges.erase(ptr);
+  return End(ptr);
+}
+
+// As AMD's, it returns another address than that of the exported function.
+int hipGetProcAddress(const char* name, void** function, int, Flags64, int*) {
+  static int (*const allocate)(CUdeviceptr*, size_t) = [](CUdeviceptr* ptr, size_t bytes) { return Make(ptr, bytes); };
+  static int (*const free)(CUdeviceptr) = &End;
+  *function = nullptr;
+  if (std::strcmp(name, "hipMalloc") == 0) *function = reinterpret_cast<void*>(allocate);
+  if (std::strcmp(name, "hipFree") == 0) *function = reinterpret_cast<void*>(free);
+  return *function == nullptr ? kErrorNotFound : kSuccess;
+}
+
+}  // extern "C"
+}  // namespace hbmprof::internal::hip_driver
