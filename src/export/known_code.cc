@@ -30,6 +30,8 @@ struct KnownLibrary {
 constexpr KnownLibrary kKnownLibraries[] = {
     {CodeRole::kLibrary, "NCCL", "libnccl|libnccl-%",
      "nccl^*|c10d::ProcessGroupNCCL%|c10d::NCCLComm%|torch::cuda::nccl::%", "", ""},
+    {CodeRole::kLibrary, "RCCL", "librccl", "", "", ""},
+    {CodeRole::kLibrary, "HCCL", "libhccl*", "", "", ""},
     // PyTorch allocates the workspaces of cuBLAS and cuDNN in these functions.
     {CodeRole::kLibrary, "cuBLAS", "libcublas|libcublasLt|libnvblas",
      "cublas^*|at::cuda::blas::%|at::cuda::getNewWorkspace|at::cuda::getCurrentCUDABlasHandle|"
@@ -70,6 +72,9 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "cudaMalloc*|cudaHost*|cudaFree*|cudaLaunch*|cudaGraph*|cudaStream*|cudaMemPool*|cudaArray*|"
      "cuMem^*|cuArray^*|cuMipmappedArray^*|cuGraph^*|cuLaunch^*|cuStream^*|cuCtx^*|cuModule^*|cuLibrary^*",
      "nvidia|cuda", ""},
+    {CodeRole::kRuntime, "HIP", "libamdhip64|libhsa-runtime64|libhiprtc|librocprofiler%",
+     "hipMalloc*|hipMem^*|hipHost*", "rocm", ""},
+    {CodeRole::kRuntime, "CANN", "libascend_hal|libascendcl|libacl_rt*|libruntime", "halMem*|aclrt^*", "", ""},
     {CodeRole::kRuntime, "OpenCL", "libOpenCL|libpocl%|libintelocl%|libigdrcl%|libamdocl%", "", "", ""},
     {CodeRole::kRuntime, "CPython", "libpython#*|libpython#.*|libffi",
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"

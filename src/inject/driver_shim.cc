@@ -38,7 +38,7 @@ struct ProcessTracker {
   DriverAdapter adapter{Profiler::Default(), queries};
 };
 
-void Connect(DriverInProcess&, DriverAdapter*) {}
+void Connect(DriverQueries&, DriverAdapter*) {}
 void Connect(CudaDriverInProcess& queries, DriverAdapter* adapter) {
   queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
                                adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
@@ -81,7 +81,7 @@ DriverAdapter* TrackerOf(Driver& driver) {
 }
 
 template <typename Queries>
-DriverInProcess::Range RangeOf(uint64_t address) {
+DriverQueries::Range RangeOf(uint64_t address) {
   return Queries().AddressRange(reinterpret_cast<const void*>(address));
 }
 
@@ -159,8 +159,9 @@ template <typename Queries>
   OTHER(CreatePhysical(caller, call, handle, bytes, [&] { return place; })), bytes, SpaceOf((place).kind), \
       (place).device
 #define MAP(address, bytes, handle) OTHER(Map(caller, call, address, bytes, handle)), bytes
-#define UNMAP(address, bytes) END(Unmap(call, address, bytes, &MemoryUnmaps, &caller))
-#define RELEASE(handle) END(ReleasePhysical(call, handle, &caller))
+#define UNMAP(address, bytes) END(Unmap(call, address, bytes, &MemoryUnmaps))
+#define UNMAP_KEPT(address, bytes) END(Unmap(call, address, bytes, &MemoryUnmaps, /*keeps=*/true, caller))
+#define RELEASE(handle) END(ReleasePhysical(call, handle, caller))
 #define NODE(graph, node) OTHER(AddNode(caller, call, graph, [&] { return node; }))
 #define WITH_TAG(key, value, role) WITH_TAG_OF(key, value, role)
 #define WITH_TAG_OF(key, value, action, ...) \
@@ -178,7 +179,7 @@ template <typename Queries>
 #define WRAPPER(name, parameters, arguments, action, ...)                                                      \
   int name parameters {                                                                                        \
     const Caller here = Caller::OfThisFunction();                                                              \
-    auto* const driver_function = reinterpret_cast<Type_##name*>(driver.FunctionToCall(k_##name));             \
+    auto* const driver_function = reinterpret_cast<decltype(&name)>(driver.FunctionToCall(k_##name));          \
     if (driver_function == nullptr) return kErrorNotFound;                                                     \
     const auto call = [&]() -> int { return driver_function arguments; };                                      \
     const TrackedCall tracked(here);                                                                           \
@@ -246,7 +247,7 @@ bool AdoptMemoryFromBefore(uint64_t address) {
     for (const WrappedDriver& one : wrapped_drivers) {
       DriverAdapter* const tracker = is_adopted || !one.driver.is_loaded() ? nullptr : one.tracker();
       if (tracker == nullptr || !tracker->from_before().is_expected()) continue;
-      const DriverInProcess::Range range = one.range_of(address);
+      const DriverQueries::Range range = one.range_of(address);
       is_adopted = range.bytes != 0 && tracker->AdoptFromBefore(range.start, range.bytes);
     }
   }));

@@ -61,7 +61,7 @@ struct WrappedDriver {
   Driver& driver;
   void* const* wrappers;  // by Entry
   DriverAdapter* (*tracker)();
-  DriverInProcess::Range (*range_of)(uint64_t address);
+  DriverQueries::Range (*range_of)(uint64_t address);
   void (*cover)(const Coverage& visit);  // see hbmprof_cuda_coverage
 };
 extern const WrappedDriver wrapped_drivers[3];

@@ -203,7 +203,8 @@ void TrackingResumes() {
 
 void MemoryUnmaps(uint64_t address, size_t bytes) {
   const std::optional<DriverMemory> memory = DriverMemoryAt(BufferId(address));
-  if (memory.has_value() && memory->is_segment()) Impl().EndBlocks(memory->pool(), address, bytes);
+  if (!memory.has_value() || !memory->is_segment()) return;
+  Impl().EndBlocks(memory->pool(), address, bytes != 0 ? bytes : memory->found.last - address + 1);
 }
 
 }  // namespace hbmprof::internal

@@ -26,6 +26,7 @@
 namespace hbmprof::internal {
 namespace hip_driver {
 extern "C" {
+int hipMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
 #define CALL(name, parameters, arguments, role) int name parameters;
 #define QUERY CALL_OF_DRIVER
 #define CALL_OF_DRIVER(name, parameters, arguments) int name parameters;

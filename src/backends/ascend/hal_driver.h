@@ -50,9 +50,9 @@ inline std::string Component(const MemProperties* properties) {
 
 }  // namespace ascend_driver
 
-class AscendDriverInProcess : public DriverInProcess {
+class AscendDriverInProcess : public DriverQueries {
  public:
-  AscendDriverInProcess() : DriverInProcess(ascend_driver::driver) {}
+  AscendDriverInProcess() : DriverQueries(&ascend_driver::driver) {}
   int CurrentDevice() override { return -1; }  // each call names its device
 };
 

@@ -21,7 +21,6 @@
 #include "src/backends/calls/memory.h"
 #include "src/backends/calls/memory_from_before.h"
 #include "src/backends/calls/ranges.h"
-#include "src/backends/calls/tracked_call.h"
 
 namespace hbmprof::internal {
 
@@ -156,9 +155,8 @@ class DriverAdapter {
   int RetainPhysical(const Call& call, const Handle* handle, const void* address) {
     return ThenRecord(call, 0, [&] { physical_.Retained(*handle, reinterpret_cast<uintptr_t>(address)); });
   }
-  // `caller`: who ends memory that the driver keeps until its addresses are freed. Null: there is none.
   template <typename Call>
-  int ReleasePhysical(const Call& call, Handle handle, const Caller* caller = nullptr) {
+  int ReleasePhysical(const Call& call, Handle handle, const Caller& caller = {}) {
     return ThenCall(call, [&] { return physical_.Release(handle, caller); });
   }
   template <typename Call>
@@ -169,25 +167,16 @@ class DriverAdapter {
         profiler_.RecordAllocFrom(caller, imported, bytes, OnCurrentDevice(MemoryKind::kExternal));
     });
   }
-  // Calls `before(address, bytes)` before the records change. `bytes` 0: of the mapping at `address`.
+  // Calls `before(address, bytes)` before the records change. See PhysicalMemory::Unmap.
   template <typename Call, typename Before>
-  int Unmap(const Call& call, Address address, size_t bytes, const Before& before, const Caller* caller = nullptr) {
+  int Unmap(const Call& call, Address address, size_t bytes, const Before& before, bool keeps = false,
+            const Caller& caller = {}) {
     return ThenCall(call, [&] {
-      if (bytes == 0) bytes = physical_.MappedBytes(address);
       before(address, bytes);
       bool has_ended = false;
-      if (physical_.Unmap(address, bytes, &has_ended, caller) == 0) RemoveFromBefore(address, bytes);
+      if (physical_.Unmap(address, bytes, &has_ended, keeps, caller) == 0) RemoveFromBefore(address, bytes);
       return has_ended;
     });
-  }
-  // For drivers that keep the memory which was mapped in a range of addresses until the range is freed.
-  template <typename Call>
-  int ReserveAddress(const Call& call, const Address* address, size_t bytes) {
-    return ThenChange(call, [&] { physical_.Reserved(*address, bytes); });
-  }
-  template <typename Call>
-  int FreeAddress(const Call& call, Address address) {
-    return ThenCall(call, [&] { return physical_.FreeAddress(address); });
   }
 
   // --- Memory of other processes. Opening it again gives the same memory. Openings are counted also while recording is

@@ -88,7 +88,7 @@ DeviceProbe Driver::WithBaseline(DeviceProbe probe, DeviceId id) {
   return probe;
 }
 
-void DriverInProcess::KeepBaseline(DeviceId device) {
+void DriverQueries::KeepBaseline(DeviceId device) {
   Baseline& baseline = baselines[static_cast<int>(device)];
   if (baseline.taken.load(std::memory_order_relaxed) || !HasContext() || baseline.taken.exchange(true)) return;
   const NoCancellation no_cancellation;  // the probe can load a library

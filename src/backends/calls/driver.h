@@ -29,42 +29,6 @@ struct Place {
   MemoryKind kind = MemoryKind::kDevice;
 };
 
-// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
-class DriverQueries {
- public:
-  using Pointer = Place;  // device -1: the driver does not report it
-  struct Capture {
-    bool active = false;
-    const void* graph = nullptr;  // the graph that the stream is captured into
-  };
-
-  virtual ~DriverQueries() = default;
-  // Returns the ordinal of the calling thread's current device, -1 if it has none.
-  virtual int CurrentDevice() = 0;
-  virtual const void* CurrentContext() = 0;
-  virtual Pointer DescribePointer(const void* address) = 0;
-  // Returns the size in bytes of the allocation that contains `address`; 0 if the driver does not report it.
-  virtual size_t AddressRangeBytes(const void* address) = 0;
-  virtual Capture CaptureOf(const DriverStream& stream) = 0;
-  virtual bool PrimaryContextActive(int device) = 0;
-  // Returns the free bytes of the current device; nullopt if there is no current device.
-  virtual std::optional<int64_t> FreeBytes() = 0;
-  // Returns the profiler's id of a device.
-  virtual DeviceId Device(int ordinal) = 0;
-  // Returns the allocator that labels stream-ordered memory.
-  virtual AllocatorId StreamOrderedAllocator() = 0;
-  // Keeps the device's baseline (DeviceProbe::baseline), unless that has been done. Called after each record of an
-  // allocation on the device.
-  virtual void KeepBaseline(DeviceId device) = 0;
-};
-
-// Returns the attributes of stream-ordered memory at `address`.
-inline Attributes StreamOrderedAttributes(DriverQueries& driver, const void* address, bool is_captured) {
-  const DriverQueries::Pointer pointer = driver.DescribePointer(address);
-  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
-  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
-}
-
 // Calls the C library's dlsym, also in the injected library, which has a dlsym of its own.
 void* FindSymbol(void* library, const char* name);
 
@@ -161,39 +125,59 @@ class Driver {
   std::atomic<int> stream_ordered_{-1};
 };
 
-// The process's driver, for an adapter that records into Profiler::Default(). What a vendor does not define is not
-// known. Never destroyed, if Device() is this one.
-class DriverInProcess : public DriverQueries {
+// The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
+// What a vendor does not define is not known. Never destroyed, if Device() is this one.
+class DriverQueries {
  public:
-  explicit DriverInProcess(Driver& driver) : driver_(driver) {}
-  const void* CurrentContext() override { return nullptr; }
-  Pointer DescribePointer(const void*) override { return {}; }
-  size_t AddressRangeBytes(const void* address) override { return AddressRange(address).bytes; }
-  Capture CaptureOf(const DriverStream&) override { return {}; }
-  bool PrimaryContextActive(int) override { return true; }
-  std::optional<int64_t> FreeBytes() override { return std::nullopt; }
-  DeviceId Device(int ordinal) override {
-    return driver_.Device(ordinal, [this] { return [this](int number, DeviceId) { return Probe(number); }; });
-  }
-  AllocatorId StreamOrderedAllocator() override { return driver_.StreamOrderedAllocator(); }
-  void KeepBaseline(DeviceId device) override;
-
+  using Pointer = Place;  // device -1: the driver does not report it
+  struct Capture {
+    bool active = false;
+    const void* graph = nullptr;  // the graph that the stream is captured into
+  };
   struct Range {
     uint64_t start = 0;
-    size_t bytes = 0;  // 0: the driver does not report it
+    size_t bytes = 0;
   };
-  // The allocation that contains `address`.
+
+  explicit DriverQueries(Driver* driver = nullptr) : driver_(driver) {}
+  virtual ~DriverQueries() = default;
+  // Returns the ordinal of the calling thread's current device, -1 if it has none.
+  virtual int CurrentDevice() = 0;
+  virtual const void* CurrentContext() { return nullptr; }
+  virtual Pointer DescribePointer(const void* /*address*/) { return {}; }
+  // The allocation that contains `address`; 0 bytes if the driver does not report it.
   virtual Range AddressRange(const void* /*address*/) { return {}; }
-  // What the driver reports about a device.
-  virtual DeviceProbe Probe(int /*ordinal*/) { return {}; }
+  virtual size_t AddressRangeBytes(const void* address) { return AddressRange(address).bytes; }
+  virtual Capture CaptureOf(const DriverStream& /*stream*/) { return {}; }
+  virtual bool PrimaryContextActive(int /*device*/) { return true; }
+  // Returns the free bytes of the current device; nullopt if there is no current device.
+  virtual std::optional<int64_t> FreeBytes() { return std::nullopt; }
   // The bytes of a pool in use.
   virtual std::optional<size_t> PoolBytes(void* /*pool*/) { return std::nullopt; }
+  // What the driver reports about a device.
+  virtual DeviceProbe Probe(int /*ordinal*/) { return {}; }
   // Whether the memory of the thread's context is a part of the baseline now. Physical memory can be created before.
   virtual bool HasContext() { return true; }
+  // Returns the profiler's id of a device.
+  virtual DeviceId Device(int ordinal) {
+    return driver_->Device(ordinal, [this] { return [this](int number, DeviceId) { return Probe(number); }; });
+  }
+  // Returns the allocator that labels stream-ordered memory.
+  virtual AllocatorId StreamOrderedAllocator() { return driver_->StreamOrderedAllocator(); }
+  // Keeps the device's baseline (DeviceProbe::baseline), unless that has been done. Called after each record of an
+  // allocation on the device.
+  virtual void KeepBaseline(DeviceId device);
 
  private:
-  Driver& driver_;
+  Driver* const driver_;
 };
+
+// Returns the attributes of stream-ordered memory at `address`.
+inline Attributes StreamOrderedAttributes(DriverQueries& driver, const void* address, bool is_captured) {
+  const DriverQueries::Pointer pointer = driver.DescribePointer(address);
+  const int device = pointer.device >= 0 ? pointer.device : driver.CurrentDevice();
+  return {driver.Device(device), is_captured ? MemoryKind::kGraph : pointer.kind, driver.StreamOrderedAllocator()};
+}
 
 }  // namespace hbmprof::internal
 

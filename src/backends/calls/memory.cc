@@ -43,8 +43,8 @@ void PhysicalMemory::Retained(DriverHandle handle, uint64_t address) {
   auto mapping = mappings_.upper_bound(address);
   if (mapping == mappings_.begin()) return;
   --mapping;
-  if (address - mapping->first >= mapping->second.first) return;
-  const std::shared_ptr<Physical>& memory = mapping->second.second;
+  if (address - mapping->first >= mapping->second.bytes) return;
+  const std::shared_ptr<Physical>& memory = mapping->second.memory;
   handles_[handle] = memory;
   ++memory->references;
 }
@@ -54,21 +54,16 @@ BufferId PhysicalMemory::Mapped(uint64_t address, size_t bytes, DriverHandle han
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return {};
   const std::shared_ptr<Physical>& memory = found->second;
-  mappings_[address] = {bytes, memory};
+  mappings_.insert({address, {bytes, memory}});
   DriverRanges::Instance().AddMapped(address, bytes, memory->id);
   ++memory->mappings;
-  const auto after = reserved_.upper_bound(address);
-  if (after != reserved_.begin() && address - std::prev(after)->first < std::prev(after)->second.first) {
-    std::prev(after)->second.second.push_back(memory);
-    ++memory->ranges;
-  }
   return std::exchange(memory->recorded, true) ? BufferId() : memory->id;
 }
 
 bool PhysicalMemory::EndIfUnused(Physical& memory, Held* held) {
-  if (memory.references > 0 || memory.mappings > 0 || !memory.recorded) return false;
-  std::optional<LiveBuffer> live;
-  if (memory.ranges > 0) live = profiler_.FindBuffer(memory.id);
+  const bool is_held = std::exchange(memory.held, memory.references == 0 && memory.mappings == memory.kept);
+  if (!memory.held || !memory.recorded || (is_held && memory.mappings != 0)) return false;
+  const std::optional<LiveBuffer> live = memory.mappings == 0 ? std::nullopt : profiler_.FindBuffer(memory.id);
   const bool has_ended = profiler_.RecordFree(memory.id).has_value();
   if (!live.has_value()) return has_ended;
   memory.id = PhysicalId(++last_id_);
@@ -78,12 +73,13 @@ bool PhysicalMemory::EndIfUnused(Physical& memory, Held* held) {
 
 void PhysicalMemory::Record(const Caller& caller, const Held& held) {
   for (const auto& [id, live] : held) {
-    profiler_.RecordAllocFrom(caller, id, static_cast<size_t>(live.bytes),
-                              {live.attributes.device, MemoryKind::kVmm, profiler_.Allocator("released, still held")});
+    const AllocatorId label = profiler_.Allocator("released, still held");
+    const Attributes attributes = {live.attributes.device, MemoryKind::kVmm, label};
+    profiler_.RecordAllocFrom(caller, id, static_cast<size_t>(live.bytes), attributes);
   }
 }
 
-bool PhysicalMemory::Release(DriverHandle handle, const Caller* caller) {
+bool PhysicalMemory::Release(DriverHandle handle, const Caller& caller) {
   Held held;
   bool has_ended = false;
   {
@@ -97,51 +93,31 @@ bool PhysicalMemory::Release(DriverHandle handle, const Caller* caller) {
     if (--released->references == 0) handles_.erase(found);
     has_ended = EndIfUnused(*released, &held);
   }
-  if (caller != nullptr) Record(*caller, held);
+  Record(caller, held);
   return has_ended;
 }
 
-int PhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended, const Caller* caller) {
+int PhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended, bool keeps, const Caller& caller) {
   Held held;
   int count = 0;
   {
     MutexLock lock(mutex_);
-    for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() &&
-                                                        mapping->first - address < bytes &&
-                                                        mapping->second.first <= bytes - (mapping->first - address);) {
-      Physical& memory = *mapping->second.second;
-      --memory.mappings;
+    auto mapping = mappings_.lower_bound(address);
+    if (bytes == 0 && mapping != mappings_.end() && mapping->first == address) bytes = mapping->second.bytes;
+    while (mapping != mappings_.end() && mapping->first - address < bytes &&
+           mapping->second.bytes <= bytes - (mapping->first - address)) {
+      Mapping& unmapped = mapping->second;
+      Physical& memory = *unmapped.memory;
       DriverRanges::Instance().Remove(mapping->first);
+      memory.kept += (keeps ? 1 : 0) - (std::exchange(unmapped.kept, keeps) ? 1 : 0);
+      if (!keeps) --memory.mappings;
       *has_ended = EndIfUnused(memory, &held) || *has_ended;
-      mapping = mappings_.erase(mapping);
+      mapping = keeps ? std::next(mapping) : mappings_.erase(mapping);
       ++count;
     }
   }
-  if (caller != nullptr) Record(*caller, held);
+  Record(caller, held);
   return count;
-}
-
-size_t PhysicalMemory::MappedBytes(uint64_t address) const {
-  MutexLock lock(mutex_);
-  const auto found = mappings_.find(address);
-  return found == mappings_.end() ? 0 : found->second.first;
-}
-
-void PhysicalMemory::Reserved(uint64_t address, size_t bytes) {
-  MutexLock lock(mutex_);
-  reserved_[address].first = bytes;
-}
-
-bool PhysicalMemory::FreeAddress(uint64_t address) {
-  MutexLock lock(mutex_);
-  const auto freed = reserved_.extract(address);
-  if (freed.empty()) return false;
-  bool has_ended = false;
-  for (const std::shared_ptr<Physical>& memory : freed.mapped().second) {
-    --memory->ranges;
-    has_ended = EndIfUnused(*memory, nullptr) || has_ended;
-  }
-  return has_ended;
 }
 
 std::vector<BufferId> PhysicalMemory::Live() const {
@@ -151,10 +127,7 @@ std::vector<BufferId> PhysicalMemory::Live() const {
     if (memory.recorded) ids.insert(memory.id.value());
   };
   for (const auto& [handle, memory] : handles_) add(*memory);
-  for (const auto& [address, mapping] : mappings_) add(*mapping.second);
-  for (const auto& [address, range] : reserved_) {
-    for (const auto& memory : range.second) add(*memory);
-  }
+  for (const auto& [address, mapping] : mappings_) add(*mapping.memory);
   return std::vector<BufferId>(ids.begin(), ids.end());
 }
 
@@ -162,7 +135,6 @@ void PhysicalMemory::Clear() {
   MutexLock lock(mutex_);
   handles_.clear();
   mappings_.clear();
-  reserved_.clear();
 }
 
 std::optional<LiveBuffer> GraphMemory::Find(BufferId id) const {

@@ -60,19 +60,12 @@ class PhysicalMemory {
   BufferId Mapped(uint64_t address, size_t bytes, DriverHandle handle) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Call before `handle` is released. An unknown handle counts as a foreign free. Returns whether a record ended.
-  // `caller`: who releases; null if no addresses were reserved.
-  bool Release(DriverHandle handle, const Caller* caller = nullptr) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Release(DriverHandle handle, const Caller& caller = {}) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before the range is unmapped. Removes every mapping that lies inside the range, and returns their number. Sets
-  // `*has_ended` to whether a record ended.
-  int Unmap(uint64_t address, size_t bytes, bool* has_ended, const Caller* caller = nullptr)
+  // `*has_ended` to whether a record ended. `bytes` 0: of the mapping at `address`. `keeps`: the driver keeps the
+  // memory until a later call for addresses that contain the range, then without `keeps`.
+  int Unmap(uint64_t address, size_t bytes, bool* has_ended, bool keeps = false, const Caller& caller = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns the size of the mapping at `address`; 0 if there is none.
-  size_t MappedBytes(uint64_t address) const ABSL_LOCKS_EXCLUDED(mutex_);
-
-  // Call after a range of addresses was reserved that keeps the memory which is mapped in it, and before it is freed.
-  void Reserved(uint64_t address, size_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Returns whether a record ended.
-  bool FreeAddress(uint64_t address) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -84,15 +77,21 @@ class PhysicalMemory {
     BufferId id;
     int64_t references = 0;  // handles that are not released
     int64_t mappings = 0;
-    int64_t ranges = 0;  // of `reserved_` that keep it
+    int64_t kept = 0;  // of the mappings, after their unmap
     bool recorded = false;
+    bool held = false;  // only kept mappings are left
+  };
+  struct Mapping {
+    size_t bytes;
+    std::shared_ptr<Physical> memory;
+    bool kept = false;
   };
   using Held = std::vector<std::pair<BufferId, LiveBuffer>>;
   using Handles = std::map<DriverHandle, std::shared_ptr<Physical>>;
-  using Mappings = std::map<uint64_t, std::pair<size_t, std::shared_ptr<Physical>>>;  // by address
+  using Mappings = std::multimap<uint64_t, Mapping>;  // by address
 
   std::shared_ptr<Physical> NewMemory() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns whether the record ended. If the memory is kept, adds what is to be recorded anew to `held`.
+  // Returns whether the record ended. If the driver keeps the memory, adds what is to be recorded anew to `held`.
   bool EndIfUnused(Physical& memory, Held* held) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Record(const Caller& caller, const Held& held) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -102,8 +101,6 @@ class PhysicalMemory {
   inline static std::atomic<uint64_t> last_id_{0};  // of all drivers
   Handles handles_ ABSL_GUARDED_BY(mutex_);
   Mappings mappings_ ABSL_GUARDED_BY(mutex_);
-  // By address: the bytes, and each memory that was mapped in it.
-  std::map<uint64_t, std::pair<size_t, std::vector<std::shared_ptr<Physical>>>> reserved_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Memory that graphs allocate. The call that creates a node reserves the address. The recorded stack is the stack of

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "src/backends/calls/tracked_call.h"
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 #include "src/base/try_run.h"

@@ -5,23 +5,20 @@
 namespace hbmprof::internal {
 namespace hip_driver {
 #define CALLS "src/backends/hip/hip_calls.inc"
-#define NAMES                                                                  \
-  Driver::Names {                                                              \
-    {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5",               \
-     "libamdhip64.so.10"},                                                     \
-        "/libamdhip64.so", "hip", "GPU:", "hipMallocAsync"                     \
+#define NAMES                                                                                                    \
+  Driver::Names {                                                                                                \
+    {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so.10"}, "/libamdhip64.so", "hip", \
+        "GPU:", "hipMallocAsync"                                                                                 \
   }
 #include "src/backends/calls/define_driver.inc"
-} // namespace hip_driver
+}  // namespace hip_driver
 
 using hip_driver::CUdeviceptr;
 namespace query = hip_driver::query;
 
 namespace {
 
-CUdeviceptr Address(const void *pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
-}
+CUdeviceptr Address(const void *pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
 int CurrentHipDevice() {
   int device = -1;
@@ -29,58 +26,44 @@ int CurrentHipDevice() {
 }
 
 // A thread's current device is its context.
-const DeviceDriver kHipDriver = {
-    [] { return reinterpret_cast<void *>(CurrentHipDevice() + intptr_t{1}); },
-    [](void *context) {
-      const auto device =
-          static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
-      if (device >= 0)
-        query::hipSetDevice(device);
-    },
-    [](std::string_view, const std::string &) { return DeviceFacts(); }};
+const DeviceDriver kHipDriver = {[] { return reinterpret_cast<void *>(CurrentHipDevice() + intptr_t{1}); },
+                                 [](void *context) {
+                                   const auto device = static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
+                                   if (device >= 0) query::hipSetDevice(device);
+                                 },
+                                 [](std::string_view, const std::string &) { return DeviceFacts(); }};
 
 std::optional<int64_t> PoolNumber(void *pool, int attribute) {
   uint64_t value = 0;
-  if (query::hipMemPoolGetAttribute(pool, attribute, &value) != kCallSucceeded)
-    return std::nullopt;
+  if (query::hipMemPoolGetAttribute(pool, attribute, &value) != kCallSucceeded) return std::nullopt;
   return static_cast<int64_t>(value);
 }
 
-} // namespace
+}  // namespace
 
 int HipDriverInProcess::CurrentDevice() { return CurrentHipDevice(); }
 
-DriverQueries::Pointer
-HipDriverInProcess::DescribePointer(const void *address) {
-  int attributes[16]; // hipPointerAttribute_t: the second one is the device
-  if (query::hipPointerGetAttributes(attributes, Address(address)) !=
-      kCallSucceeded)
-    return {};
+DriverQueries::Pointer HipDriverInProcess::DescribePointer(const void *address) {
+  int attributes[16];  // hipPointerAttribute_t: the second one is the device
+  if (query::hipPointerGetAttributes(attributes, Address(address)) != kCallSucceeded) return {};
   return {attributes[1], MemoryKind::kDevice};
 }
 
-DriverInProcess::Range HipDriverInProcess::AddressRange(const void *address) {
+DriverQueries::Range HipDriverInProcess::AddressRange(const void *address) {
   Range range;
   CUdeviceptr start = 0;
-  if (query::hipMemGetAddressRange(&start, &range.bytes, Address(address)) !=
-      kCallSucceeded)
-    return {};
+  if (query::hipMemGetAddressRange(&start, &range.bytes, Address(address)) != kCallSucceeded) return {};
   range.start = start;
   return range;
 }
 
-DriverQueries::Capture
-HipDriverInProcess::CaptureOf(const DriverStream &stream) {
-  if (stream.stream == nullptr)
-    return {};
+DriverQueries::Capture HipDriverInProcess::CaptureOf(const DriverStream &stream) {
+  if (stream.stream == nullptr) return {};
   int status = 0;
   uint64_t id = 0;
   hip_driver::Handle graph = nullptr;
-  const int result = query::hipStreamGetCaptureInfo_v2(
-      stream.stream, &status, &id, &graph, nullptr, nullptr);
-  return result == kCallSucceeded && status == hip_driver::kCaptureActive
-             ? Capture{true, graph}
-             : Capture{};
+  const int result = query::hipStreamGetCaptureInfo_v2(stream.stream, &status, &id, &graph, nullptr, nullptr);
+  return result == kCallSucceeded && status == hip_driver::kCaptureActive ? Capture{true, graph} : Capture{};
 }
 
 // Of the calling thread's current device, which is not changed. HIP does not
@@ -90,22 +73,16 @@ DeviceProbe HipDriverInProcess::Probe(int ordinal) {
   DeviceProbe probe;
   size_t free = 0;
   size_t total = 0;
-  if (CurrentHipDevice() != ordinal ||
-      query::hipMemGetInfo(&free, &total) != kCallSucceeded)
-    return probe;
+  if (CurrentHipDevice() != ordinal || query::hipMemGetInfo(&free, &total) != kCallSucceeded) return probe;
   probe.bytes_limit = static_cast<int64_t>(total);
   probe.bytes_free = static_cast<int64_t>(free);
   probe.driver_bytes_in_use = static_cast<int64_t>(total - free);
   probe.driver_scope = DriverScope::kDevice;
   hip_driver::Handle pool = nullptr;
-  if (query::hipDeviceGetDefaultMemPool(&pool, ordinal) != kCallSucceeded)
-    return probe;
-  const std::optional<int64_t> reserved =
-      PoolNumber(pool, hip_driver::kPoolReservedCurrent);
-  const std::optional<int64_t> used =
-      PoolNumber(pool, hip_driver::kPoolUsedCurrent);
-  if (reserved.has_value() && used.has_value())
-    probe.driver_cache_bytes = *reserved - *used;
+  if (query::hipDeviceGetDefaultMemPool(&pool, ordinal) != kCallSucceeded) return probe;
+  const std::optional<int64_t> reserved = PoolNumber(pool, hip_driver::kPoolReservedCurrent);
+  const std::optional<int64_t> used = PoolNumber(pool, hip_driver::kPoolUsedCurrent);
+  if (reserved.has_value() && used.has_value()) probe.driver_cache_bytes = *reserved - *used;
   return probe;
 }
 
@@ -113,4 +90,4 @@ std::optional<size_t> HipDriverInProcess::PoolBytes(void *pool) {
   return PoolNumber(pool, hip_driver::kPoolUsedCurrent);
 }
 
-} // namespace hbmprof::internal
+}  // namespace hbmprof::internal

@@ -11,7 +11,7 @@ namespace hbmprof::internal {
 namespace hip_driver {
 
 // HIP's structs, constants and errors have the layouts and values of CUDA's.
-using namespace cuda_driver; // NOLINT
+using namespace cuda_driver;  // NOLINT
 
 struct Extent {
   size_t width, height, depth;
@@ -25,39 +25,31 @@ struct ChannelFormat {
   int kind;
 };
 
-inline Array3dDescriptor ArrayOf(const ChannelFormat &format,
-                                 const Extent &extent, unsigned flags) {
-  constexpr int kBytes = 1; // HIP_AD_FORMAT_UNSIGNED_INT8
-  const int bits =
-      format.bits[0] + format.bits[1] + format.bits[2] + format.bits[3];
-  return {extent.width,
-          extent.height,
-          extent.depth,
-          kBytes,
-          static_cast<unsigned>(bits) / 8,
-          flags};
+inline size_t BytesOf(size_t pitch, const Extent &extent) { return PitchedBytes(pitch, extent.height, extent.depth); }
+inline Array3dDescriptor ArrayOf(const ChannelFormat &format, const Extent &extent, unsigned flags) {
+  constexpr int kBytes = 1;  // HIP_AD_FORMAT_UNSIGNED_INT8
+  const int bits = format.bits[0] + format.bits[1] + format.bits[2] + format.bits[3];
+  return {extent.width, extent.height, extent.depth, kBytes, static_cast<unsigned>(bits) / 8, flags};
 }
 
 #define CALLS "src/backends/hip/hip_calls.inc"
 #include "src/backends/calls/entries.inc"
 #undef CALLS
 
-} // namespace hip_driver
+}  // namespace hip_driver
 
-class HipDriverInProcess : public DriverInProcess {
-public:
-  HipDriverInProcess() : DriverInProcess(hip_driver::driver) {}
+class HipDriverInProcess : public DriverQueries {
+ public:
+  HipDriverInProcess() : DriverQueries(&hip_driver::driver) {}
   int CurrentDevice() override;
   Pointer DescribePointer(const void *address) override;
   Range AddressRange(const void *address) override;
   Capture CaptureOf(const DriverStream &stream) override;
-  std::optional<int64_t> FreeBytes() override {
-    return Probe(CurrentDevice()).bytes_free;
-  }
+  std::optional<int64_t> FreeBytes() override { return Probe(CurrentDevice()).bytes_free; }
   DeviceProbe Probe(int ordinal) override;
   std::optional<size_t> PoolBytes(void *pool) override;
 };
 
-} // namespace hbmprof::internal
+}  // namespace hbmprof::internal
 
-#endif // HBMPROF_SRC_BACKENDS_HIP_HIP_DRIVER_H_
+#endif  // HBMPROF_SRC_BACKENDS_HIP_HIP_DRIVER_H_

@@ -34,14 +34,16 @@ std::string_view FileName(std::string_view path) { return path.substr(path.rfind
 
 CallFrom IsCallFrom(std::string_view library, std::string_view file) {
   if (file.rfind(library, 0) == 0) return CallFrom::kYes;
-  const bool is_cuda = file.rfind("libcuda.so", 0) == 0 || file.rfind("libcudart.so", 0) == 0;
-  return is_cuda ? CallFrom::kUndecided : CallFrom::kNo;
+  for (const std::string_view runtime : {"libcuda.so", "libcudart.so", "libamdhip64.so"}) {
+    if (file.rfind(runtime, 0) == 0) return CallFrom::kUndecided;
+  }
+  return CallFrom::kNo;
 }
 
 bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot) {
   for (const Snapshot::Sample& sample : snapshot.samples) {
     const bool is_segment = (sample.kind == MemoryKind::kDevice || sample.kind == MemoryKind::kVmm) &&
-                            snapshot.allocators[sample.allocator] != "cudaMallocAsync";
+                            snapshot.allocators[sample.allocator].find("MallocAsync") == std::string::npos;
     if (is_segment && sample.alloc_objects > 0 && IsStackFrom(library, snapshot, snapshot.stacks[sample.stack])) {
       return true;
     }

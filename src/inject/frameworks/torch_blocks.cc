@@ -91,7 +91,7 @@ struct LeftFailure {
 };
 PerThread<LeftFailure> left_failures;
 
-constexpr char kLibrary[] = "libc10_cuda.so";
+constexpr char kLibrary[] = "libc10_";  // libc10_cuda.so, libc10_hip.so
 
 bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
 

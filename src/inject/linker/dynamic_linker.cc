@@ -73,28 +73,29 @@ static void FindNextFunctions() {
 }
 
 // Sets the values of the wrappers in this library's table of symbols to 0, which the dynamic linker takes for
-// undefined. Threads that do so at the same time write the same values.
+// undefined. Threads that do so at the same time write the same values. Returns whether the driver is loaded.
+static bool Hide(const WrappedDriver& of) {
+  Driver::Loaded driver(of.driver);
+  for (int i = 0; driver.is_loaded() && i < of.driver.wrapped_count; ++i) {
+    if (driver.Find(of.driver.entry_names[i]) != nullptr) continue;
+    Dl_info info;
+    ElfW(Sym)* symbol = nullptr;
+    void* const wrapper = of.wrappers[i];
+    if (dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) continue;
+    if (info.dli_saddr == wrapper) StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
+  }
+  return driver.is_loaded();
+}
+
 extern "C++" bool hbmprof::internal::HideLackingFunctions(const Driver* asked) {
   static std::atomic<bool> is_done[std::size(wrapped_drivers)];
   bool has_asked = false;
   for (const WrappedDriver& one : wrapped_drivers) {
     std::atomic<bool>& is_hidden = is_done[&one - wrapped_drivers];
-    if (asked != nullptr && asked != &one.driver) continue;
-    if (!is_hidden.load(std::memory_order_relaxed)) {
-      Driver::Loaded driver(one.driver);
-      for (int i = 0; driver.is_loaded() && i < one.driver.wrapped_count; ++i) {
-        void* const wrapper = one.wrappers[i];
-        Dl_info info;
-        ElfW(Sym)* symbol = nullptr;
-        if (driver.Find(one.driver.entry_names[i]) != nullptr ||
-            dladdr1(wrapper, &info, reinterpret_cast<void**>(&symbol), RTLD_DL_SYMENT) == 0 || symbol == nullptr) {
-          continue;
-        }
-        if (info.dli_saddr == wrapper) StoreProtected(reinterpret_cast<void**>(&symbol->st_value), nullptr);
-      }
-      if (driver.is_loaded()) is_hidden.store(true, std::memory_order_relaxed);
+    if (asked == nullptr || asked == &one.driver) {
+      has_asked = is_hidden.load(std::memory_order_relaxed) || Hide(one);
+      is_hidden.store(has_asked, std::memory_order_relaxed);
     }
-    has_asked = is_hidden.load(std::memory_order_relaxed);
   }
   return has_asked;
 }

@@ -188,7 +188,7 @@ DriverQueries::Pointer CudaDriverInProcess::DescribePointer(const void* address)
   return pointer;
 }
 
-DriverInProcess::Range CudaDriverInProcess::AddressRange(const void* address) {
+DriverQueries::Range CudaDriverInProcess::AddressRange(const void* address) {
   CUdeviceptr start = 0;
   size_t bytes = 0;
   const bool is_known = internal::CurrentContext() != nullptr &&

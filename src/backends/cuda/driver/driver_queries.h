@@ -39,9 +39,9 @@ struct CudaAdapterQueries {
 // Unknown values stay unset. The probe never retains a context.
 DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
 
-class CudaDriverInProcess : public DriverInProcess {
+class CudaDriverInProcess : public DriverQueries {
  public:
-  CudaDriverInProcess() : DriverInProcess(cuda_driver::driver) {}
+  CudaDriverInProcess() : DriverQueries(&cuda_driver::driver) {}
   int CurrentDevice() override;
   const void* CurrentContext() override;
   Pointer DescribePointer(const void* address) override;
