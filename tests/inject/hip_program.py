@@ -1,0 +1,28 @@
+"""Calls HIP: with "bindings", through AMD's bindings for Python, which look functions up; else the library itself, which
+finds no device. Prints what the calls return."""
+
+import ctypes
+import sys
+
+
+def weights(hip):
+  return hip.hipMalloc(3 << 20)[1]
+
+
+def staging(hip):
+  return hip.hipHostMalloc(4096, 0)[1]
+
+
+if sys.argv[1] == "bindings":
+  from rocm.bindings import hip
+  print(hip.hipGetDeviceCount())
+  kept = weights(hip), staging(hip)
+  print(hip.hipFree(hip.hipMalloc(777)[1]))
+else:
+  library = ctypes.CDLL(sys.argv[1])
+  pointer = ctypes.c_void_p()
+  number = ctypes.c_int(-1)
+  print(library.hipGetDeviceCount(ctypes.byref(number)), number)
+  for name in ("hipMalloc", "hipMallocManaged", "hipHostMalloc", "hipMallocAsync"):
+    print(name, getattr(library, name)(ctypes.byref(pointer), ctypes.c_size_t(100), None), pointer)
+  print(library.hipFree(None), library.hipDeviceReset(), library.hipGetDevice(ctypes.byref(number)))
