@@ -38,14 +38,6 @@ struct ProcessTracker {
   DriverAdapter adapter{Profiler::Default(), queries};
 };
 
-void Connect(DriverQueries&, DriverAdapter*) {}
-void Connect(CudaDriverInProcess& queries, DriverAdapter* adapter) {
-  queries.SetAdapterQueries({[adapter](int ordinal, const std::function<void(void*)>& visit) {
-                               adapter->ForEachPool(ordinal, [&](const void* pool) { visit(const_cast<void*>(pool)); });
-                             },
-                             [adapter](DeviceId id) { return adapter->GraphBytes(id); }});
-}
-
 // Returns null if this thread is inside the tracker: if the program's own operator new makes a wrapped call, the
 // allocations of this function do not make a second tracker.
 template <typename Queries>
@@ -57,7 +49,7 @@ std::unique_ptr<ProcessTracker<Queries>> MakeTracker(Driver& driver) {
   const ReentryGuard guard;
   if (!guard.entered()) return nullptr;
   auto tracker = std::make_unique<ProcessTracker<Queries>>();
-  Connect(tracker->queries, &tracker->adapter);
+  tracker->queries.adapter = &tracker->adapter;
   return tracker;
 }
 

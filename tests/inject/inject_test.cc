@@ -408,6 +408,8 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
     const std::string bare = name.substr(0, name.find('@'));
     if (bare == "dlsym") versions += name.substr(bare.size()) + " ";
     if (type == "A") continue;  // the name of a version
+    // A reference of a program to a version of AMD's library is not bound to another version.
+    EXPECT_EQ(bare.rfind("hip", 0) == 0, name == bare) << name;
     if (names.empty() || names.back() != bare) names.push_back(bare);
   }
   EXPECT_THAT(versions,
@@ -418,13 +420,14 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   ASSERT_GT(allowed.size(), 50u);
   EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(allowed));
   for (const std::string& name : allowed) {
-    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name == "dlsym" || name == "dlopen" || name == "_exit" || name == "_Exit" ||
-                name == "kill" || name == "raise" || name.rfind("exec", 0) == 0 ||
-                name.rfind("hbmprof_cuda_", 0) == 0 || name.rfind("hbmprof_attach", 0) == 0 ||
-                name == "hbmprof_detach" || name.rfind("hbmprof_injected_", 0) == 0 ||
-                name.rfind("_ZN3c1027report", 0) == 0 || name.rfind("_ZN3tsl12BFCAllocator10AddTraceMe", 0) == 0 ||
-                name == "InitializeInjectionNvtx2" || name == "clGetLayerInfo" || name == "clInitLayer" ||
-                name == "clInitLayerWithProperties" || name == "clDeinitLayer" || name == "hbmprof_opencl_layer")
+    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name.rfind("hip", 0) == 0 || name.rfind("hal", 0) == 0 || name == "dlsym" ||
+                name == "dlopen" || name == "_exit" || name == "_Exit" || name == "kill" || name == "raise" ||
+                name.rfind("exec", 0) == 0 || name.rfind("hbmprof_cuda_", 0) == 0 ||
+                name.rfind("hbmprof_attach", 0) == 0 || name == "hbmprof_detach" ||
+                name.rfind("hbmprof_injected_", 0) == 0 || name.rfind("_ZN3c1027report", 0) == 0 ||
+                name.rfind("_ZN3tsl12BFCAllocator10AddTraceMe", 0) == 0 || name == "InitializeInjectionNvtx2" ||
+                name == "clGetLayerInfo" || name == "clInitLayer" || name == "clInitLayerWithProperties" ||
+                name == "clDeinitLayer" || name == "hbmprof_opencl_layer")
         << name;
   }
 

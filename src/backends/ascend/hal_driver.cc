@@ -4,7 +4,7 @@ namespace hbmprof::internal::ascend_driver {
 
 #define CALLS "src/backends/ascend/hal_calls.inc"
 #define NAMES \
-  Driver::Names { {"libascend_hal.so"}, "/libascend_hal.so", "hal", "NPU:", "" }
+  Driver::Names { {"libascend_hal.so"}, "/libascend_hal.so", "hal", "NPU:", "", nullptr }
 #include "src/backends/calls/define_driver.inc"
 
 std::string Component(uint64_t module) {

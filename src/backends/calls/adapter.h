@@ -37,7 +37,7 @@ struct GraphNode {
 };
 inline GraphNode FreeNode(uint64_t address) { return {{}, 0, {}, BufferId(address)}; }
 
-class DriverAdapter {
+class DriverAdapter : public AdapterMemory {
  public:
   using Address = unsigned long long;
   using Handle = unsigned long long;  // of physical memory
@@ -118,11 +118,8 @@ class DriverAdapter {
     pools_.Remove(pool);
     return call();
   }
-  // Calls `visit` for every pool that was created on this device and not destroyed. The pool is not destroyed during
-  // the call.
-  template <typename Visit>
-  void ForEachPool(int device, const Visit& visit) {
-    pools_.ForEach(device, visit);
+  void ForEachPool(int device, const std::function<void(void*)>& visit) override {
+    pools_.ForEach(device, [&](const void* pool) { visit(const_cast<void*>(pool)); });
   }
   // Calls `visit` with the DriverPool if the program has created `pool` and has not destroyed it. The pool is not
   // destroyed during the call.
@@ -252,8 +249,7 @@ class DriverAdapter {
     graphs_.Remove(graph);
     return call();
   }
-  // Returns the bytes of graphs in use on a device. Makes no query, because it is called in the device's probe.
-  int64_t GraphBytes(DeviceId device) { return graphs_.BytesInUse(device); }
+  int64_t GraphBytes(DeviceId device) override { return graphs_.BytesInUse(device); }
 
   // --- Contexts. The table of created contexts is kept up to date also while recording is off. ---
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,6 +16,7 @@
 #include "hbmprof/allocation.h"
 #include "hbmprof/profiler.h"
 #include "src/base/thread_state.h"
+#include "src/core/device_driver.h"
 
 namespace hbmprof::internal {
 
@@ -42,6 +44,7 @@ class Driver {
     const char* prefix;          // of the functions
     const char* device;          // the names of devices are this and the ordinal
     const char* stream_ordered;  // the label of stream-ordered memory
+    const DeviceDriver* device_driver;
   };
 
   constexpr Driver(const Names& with, const char* const* of_entries, std::atomic<void*>* to, int wrapped, int all)
@@ -86,9 +89,9 @@ class Driver {
   std::string DeviceName(int ordinal) const { return ordinal < 0 ? "unknown" : names.device + std::to_string(ordinal); }
   // Returns the id of a device in Profiler::Default(); of the device "unknown" for the ordinal -1. Call it only if the
   // device is in use: after a call that allocates on it, even if that call has failed. The first call for a device sets
-  // its probe: `make()` returns a function of the ordinal and the id, to whose result the baseline is added.
-  template <typename Make>
-  DeviceId Device(int ordinal, const Make& make) {
+  // its probe: probe(ordinal, id), to which the baseline is added.
+  template <typename Probe>
+  DeviceId Device(int ordinal, const Probe& probe) {
     const bool is_cached = ordinal >= 0 && ordinal < kMaxDevices;
     if (is_cached) {
       if (const int id = known_[ordinal].load(std::memory_order_acquire))
@@ -100,7 +103,8 @@ class Driver {
     // inside the tracker. It does not set the probe; a call outside of the tracker does.
     const ReentryGuard guard;
     if (is_cached && guard.entered()) {
-      profiler.SetDeviceProbe(id, [=, probe = make()] { return WithBaseline(probe(ordinal, id), id); });
+      if (names.device_driver != nullptr) device_driver.store(names.device_driver);
+      profiler.SetDeviceProbe(id, [=] { return WithBaseline(probe(ordinal, id), id); });
       known_[ordinal].store(static_cast<int>(id) + 1, std::memory_order_release);
     }
     return id;
@@ -125,8 +129,20 @@ class Driver {
   std::atomic<int> stream_ordered_{-1};
 };
 
+// What only the adapter knows of a device. Called in the device's probe.
+class AdapterMemory {
+ public:
+  // Calls visit(pool) for each pool that was created on the device and not destroyed, which it is not during the call.
+  virtual void ForEachPool(int device, const std::function<void(void*)>& visit) = 0;
+  // Returns the bytes of graphs in use on a device. Makes no query.
+  virtual int64_t GraphBytes(DeviceId device) = 0;
+
+ protected:
+  ~AdapterMemory() = default;
+};
+
 // The queries that the adapter makes to the driver. No query may change any state of the driver or create a context.
-// What a vendor does not define is not known. Never destroyed, if Device() is this one.
+// What a vendor does not define is not known. Never destroyed after a call of Device().
 class DriverQueries {
  public:
   using Pointer = Place;  // device -1: the driver does not report it
@@ -139,8 +155,7 @@ class DriverQueries {
     size_t bytes = 0;
   };
 
-  explicit DriverQueries(Driver* driver = nullptr) : driver_(driver) {}
-  virtual ~DriverQueries() = default;
+  explicit constexpr DriverQueries(Driver* driver = nullptr) : driver_(driver) {}
   // Returns the ordinal of the calling thread's current device, -1 if it has none.
   virtual int CurrentDevice() = 0;
   virtual const void* CurrentContext() { return nullptr; }
@@ -154,19 +169,25 @@ class DriverQueries {
   virtual std::optional<int64_t> FreeBytes() { return std::nullopt; }
   // The bytes of a pool in use.
   virtual std::optional<size_t> PoolBytes(void* /*pool*/) { return std::nullopt; }
-  // What the driver reports about a device.
-  virtual DeviceProbe Probe(int /*ordinal*/) { return {}; }
+  // What the driver reports about a device. `id`: the profiler's.
+  virtual DeviceProbe Probe(int /*ordinal*/, DeviceId /*id*/) { return {}; }
   // Whether the memory of the thread's context is a part of the baseline now. Physical memory can be created before.
   virtual bool HasContext() { return true; }
   // Returns the profiler's id of a device.
   virtual DeviceId Device(int ordinal) {
-    return driver_->Device(ordinal, [this] { return [this](int number, DeviceId) { return Probe(number); }; });
+    return driver_->Device(ordinal, [this](int number, DeviceId id) { return Probe(number, id); });
   }
   // Returns the allocator that labels stream-ordered memory.
   virtual AllocatorId StreamOrderedAllocator() { return driver_->StreamOrderedAllocator(); }
   // Keeps the device's baseline (DeviceProbe::baseline), unless that has been done. Called after each record of an
   // allocation on the device.
   virtual void KeepBaseline(DeviceId device);
+
+  // Null: there is none. REQUIRES: no call was tracked before.
+  AdapterMemory* adapter = nullptr;
+
+ protected:
+  ~DriverQueries() = default;
 
  private:
   Driver* const driver_;

@@ -1,14 +1,22 @@
 #include "src/backends/hip/hip_driver.h"
 
-#include "src/core/device_driver.h"
-
 namespace hbmprof::internal {
 namespace hip_driver {
 #define CALLS "src/backends/hip/hip_calls.inc"
+// A thread's current device is its context.
+static const DeviceDriver kDeviceDriver = {
+    [] {
+      int device = -1;
+      return query::hipGetDevice(&device) == kCallSucceeded ? reinterpret_cast<void*>(device + intptr_t{1}) : nullptr;
+    },
+    [](void* context) {
+      if (context != nullptr) query::hipSetDevice(static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1);
+    },
+    [](std::string_view, const std::string&) { return DeviceFacts(); }};
 #define NAMES                                                                                                    \
   Driver::Names {                                                                                                \
     {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so.10"}, "/libamdhip64.so", "hip", \
-        "GPU:", "hipMallocAsync"                                                                                 \
+        "GPU:", "hipMallocAsync", &kDeviceDriver                                                                 \
   }
 #include "src/backends/calls/define_driver.inc"
 }  // namespace hip_driver
@@ -18,38 +26,28 @@ namespace query = hip_driver::query;
 
 namespace {
 
-CUdeviceptr Address(const void *pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+CUdeviceptr Address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
 
-int CurrentHipDevice() {
-  int device = -1;
-  return query::hipGetDevice(&device) == kCallSucceeded ? device : -1;
-}
-
-// A thread's current device is its context.
-const DeviceDriver kHipDriver = {[] { return reinterpret_cast<void *>(CurrentHipDevice() + intptr_t{1}); },
-                                 [](void *context) {
-                                   const auto device = static_cast<int>(reinterpret_cast<intptr_t>(context)) - 1;
-                                   if (device >= 0) query::hipSetDevice(device);
-                                 },
-                                 [](std::string_view, const std::string &) { return DeviceFacts(); }};
-
-std::optional<int64_t> PoolNumber(void *pool, int attribute) {
-  uint64_t value = 0;
-  if (query::hipMemPoolGetAttribute(pool, attribute, &value) != kCallSucceeded) return std::nullopt;
-  return static_cast<int64_t>(value);
+// Returns 0 if the driver does not report it.
+int64_t PoolNumber(void* pool, int attribute) {
+  int64_t value = 0;
+  return query::hipMemPoolGetAttribute(pool, attribute, &value) == kCallSucceeded ? value : 0;
 }
 
 }  // namespace
 
-int HipDriverInProcess::CurrentDevice() { return CurrentHipDevice(); }
+int HipDriverInProcess::CurrentDevice() {
+  int device = -1;
+  return query::hipGetDevice(&device) == kCallSucceeded ? device : -1;
+}
 
-DriverQueries::Pointer HipDriverInProcess::DescribePointer(const void *address) {
+DriverQueries::Pointer HipDriverInProcess::DescribePointer(const void* address) {
   int attributes[16];  // hipPointerAttribute_t: the second one is the device
   if (query::hipPointerGetAttributes(attributes, Address(address)) != kCallSucceeded) return {};
   return {attributes[1], MemoryKind::kDevice};
 }
 
-DriverQueries::Range HipDriverInProcess::AddressRange(const void *address) {
+DriverQueries::Range HipDriverInProcess::AddressRange(const void* address) {
   Range range;
   CUdeviceptr start = 0;
   if (query::hipMemGetAddressRange(&start, &range.bytes, Address(address)) != kCallSucceeded) return {};
@@ -57,7 +55,7 @@ DriverQueries::Range HipDriverInProcess::AddressRange(const void *address) {
   return range;
 }
 
-DriverQueries::Capture HipDriverInProcess::CaptureOf(const DriverStream &stream) {
+DriverQueries::Capture HipDriverInProcess::CaptureOf(const DriverStream& stream) {
   if (stream.stream == nullptr) return {};
   int status = 0;
   uint64_t id = 0;
@@ -68,26 +66,28 @@ DriverQueries::Capture HipDriverInProcess::CaptureOf(const DriverStream &stream)
 
 // Of the calling thread's current device, which is not changed. HIP does not
 // say which processes use the memory.
-DeviceProbe HipDriverInProcess::Probe(int ordinal) {
-  device_driver.store(&kHipDriver);
+DeviceProbe HipDriverInProcess::Probe(int ordinal, DeviceId) {
   DeviceProbe probe;
   size_t free = 0;
   size_t total = 0;
-  if (CurrentHipDevice() != ordinal || query::hipMemGetInfo(&free, &total) != kCallSucceeded) return probe;
+  if (CurrentDevice() != ordinal || query::hipMemGetInfo(&free, &total) != kCallSucceeded) return probe;
   probe.bytes_limit = static_cast<int64_t>(total);
   probe.bytes_free = static_cast<int64_t>(free);
   probe.driver_bytes_in_use = static_cast<int64_t>(total - free);
   probe.driver_scope = DriverScope::kDevice;
+  int64_t idle = 0;
+  const auto add = [&](void* pool) {
+    idle += PoolNumber(pool, hip_driver::kPoolReservedCurrent) - PoolNumber(pool, hip_driver::kPoolUsedCurrent);
+  };
   hip_driver::Handle pool = nullptr;
-  if (query::hipDeviceGetDefaultMemPool(&pool, ordinal) != kCallSucceeded) return probe;
-  const std::optional<int64_t> reserved = PoolNumber(pool, hip_driver::kPoolReservedCurrent);
-  const std::optional<int64_t> used = PoolNumber(pool, hip_driver::kPoolUsedCurrent);
-  if (reserved.has_value() && used.has_value()) probe.driver_cache_bytes = *reserved - *used;
+  if (query::hipDeviceGetDefaultMemPool(&pool, ordinal) == kCallSucceeded) add(pool);
+  if (adapter != nullptr) adapter->ForEachPool(ordinal, add);
+  probe.driver_cache_bytes = idle;
   return probe;
 }
 
-std::optional<size_t> HipDriverInProcess::PoolBytes(void *pool) {
-  return PoolNumber(pool, hip_driver::kPoolUsedCurrent);
+std::optional<size_t> HipDriverInProcess::PoolBytes(void* pool) {
+  return static_cast<size_t>(PoolNumber(pool, hip_driver::kPoolUsedCurrent));
 }
 
 }  // namespace hbmprof::internal

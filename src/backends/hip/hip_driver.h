@@ -17,7 +17,7 @@ struct Extent {
   size_t width, height, depth;
 };
 struct PitchedPtr {
-  void *ptr;
+  void* ptr;
   size_t pitch, x_size, y_size;
 };
 struct ChannelFormat {
@@ -25,8 +25,8 @@ struct ChannelFormat {
   int kind;
 };
 
-inline size_t BytesOf(size_t pitch, const Extent &extent) { return PitchedBytes(pitch, extent.height, extent.depth); }
-inline Array3dDescriptor ArrayOf(const ChannelFormat &format, const Extent &extent, unsigned flags) {
+inline size_t BytesOf(size_t pitch, const Extent& extent) { return PitchedBytes(pitch, extent.height, extent.depth); }
+inline Array3dDescriptor ArrayOf(const ChannelFormat& format, const Extent& extent, unsigned flags) {
   constexpr int kBytes = 1;  // HIP_AD_FORMAT_UNSIGNED_INT8
   const int bits = format.bits[0] + format.bits[1] + format.bits[2] + format.bits[3];
   return {extent.width, extent.height, extent.depth, kBytes, static_cast<unsigned>(bits) / 8, flags};
@@ -42,12 +42,12 @@ class HipDriverInProcess : public DriverQueries {
  public:
   HipDriverInProcess() : DriverQueries(&hip_driver::driver) {}
   int CurrentDevice() override;
-  Pointer DescribePointer(const void *address) override;
-  Range AddressRange(const void *address) override;
-  Capture CaptureOf(const DriverStream &stream) override;
-  std::optional<int64_t> FreeBytes() override { return Probe(CurrentDevice()).bytes_free; }
-  DeviceProbe Probe(int ordinal) override;
-  std::optional<size_t> PoolBytes(void *pool) override;
+  Pointer DescribePointer(const void* address) override;
+  Range AddressRange(const void* address) override;
+  Capture CaptureOf(const DriverStream& stream) override;
+  std::optional<int64_t> FreeBytes() override { return Probe(CurrentDevice(), {}).bytes_free; }
+  DeviceProbe Probe(int ordinal, DeviceId id) override;
+  std::optional<size_t> PoolBytes(void* pool) override;
 };
 
 }  // namespace hbmprof::internal

@@ -13,8 +13,9 @@
 
 namespace hbmprof::internal {
 namespace cuda_driver {
+extern const DeviceDriver kDeviceDriver;
 #define NAMES \
-  Driver::Names { {"libcuda.so.1"}, "/libcuda.so", "cu", "GPU:", "cudaMallocAsync" }
+  Driver::Names { {"libcuda.so.1"}, "/libcuda.so", "cu", "GPU:", "cudaMallocAsync", &kDeviceDriver }
 #define CALLS "src/backends/cuda/driver/driver_calls.inc"
 #include "src/backends/calls/define_driver.inc"
 }  // namespace cuda_driver
@@ -58,17 +59,17 @@ int64_t IdleBytes(Handle pool) {
 }
 
 // The bytes that graphs have reserved on the device and do not use; 0 if the driver or the adapter does not report it.
-int64_t IdleGraphBytes(CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
+int64_t IdleGraphBytes(CUdevice device, DeviceId id, AdapterMemory* adapter) {
   uint64_t reserved = 0;
-  if (!adapter.graph_bytes ||
+  if (adapter == nullptr ||
       query::cuDeviceGetGraphMemAttribute(device, cuda_driver::kGraphsReservedCurrent, &reserved) != kSuccess) {
     return 0;
   }
-  return std::max<int64_t>(static_cast<int64_t>(reserved) - adapter.graph_bytes(id), 0);
+  return std::max<int64_t>(static_cast<int64_t>(reserved) - adapter->GraphBytes(id), 0);
 }
 
 // The idle bytes of the device's pools and graphs; no value if the driver has no pools.
-std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, const CudaAdapterQueries& adapter) {
+std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, AdapterMemory* adapter) {
   Handle default_pool = nullptr;
   if (cuda_driver::driver.DriverFunction(cuda_driver::k_cuMemPoolGetAttribute) == nullptr ||
       !HasAttribute(device, cuda_driver::kDeviceHasPools) ||
@@ -76,9 +77,7 @@ std::optional<int64_t> IdlePoolBytes(int ordinal, CUdevice device, DeviceId id, 
     return std::nullopt;
   }
   int64_t idle = IdleBytes(default_pool) + IdleGraphBytes(device, id, adapter);
-  if (adapter.pools) {
-    adapter.pools(ordinal, [&](void* pool) { idle += IdleBytes(pool); });
-  }
+  if (adapter != nullptr) adapter->ForEachPool(ordinal, [&](void* pool) { idle += IdleBytes(pool); });
   return idle;
 }
 
@@ -138,34 +137,12 @@ DeviceFacts FactsOf(std::string_view name, const std::string& control_group) {
   return facts;
 }
 
-const DeviceDriver kDriver = {&CurrentContext, [](void* context) { query::cuCtxSetCurrent(context); }, &FactsOf};
-
-DeviceProbe ProbeDevice(int ordinal, DeviceId id, const CudaAdapterQueries& adapter) {
-  DeviceProbe probe;
-  CUdevice device = 0;
-  if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
-  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
-  // the program's last release of it, or it would be created again.
-  const bool is_integrated = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
-  if (CurrentDevice() == device) AddContextFigures(is_integrated, probe);
-  size_t total = 0;
-  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
-      query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
-    probe.bytes_limit = static_cast<int64_t>(total);
-  }
-  AddNvmlFigures(device, is_integrated, probe);
-  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
-  return probe;
-}
-
 }  // namespace
 
-DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter) {
-  return cuda_driver::driver.Device(ordinal, [&adapter] {
-    device_driver.store(&kDriver);
-    return [adapter](int number, DeviceId id) { return ProbeDevice(number, id, adapter); };
-  });
-}
+const DeviceDriver cuda_driver::kDeviceDriver = {&CurrentContext,
+                                                 [](void* context) { query::cuCtxSetCurrent(context); }, &FactsOf};
+
+CudaDriverInProcess cuda_driver_in_process;
 
 int CudaDriverInProcess::CurrentDevice() { return internal::CurrentDevice(); }
 
@@ -224,6 +201,22 @@ std::optional<size_t> CudaDriverInProcess::PoolBytes(void* pool) {
   return used;
 }
 
-bool CudaDriverInProcess::HasContext() { return internal::CurrentContext() != nullptr; }
+DeviceProbe CudaDriverInProcess::Probe(int ordinal, DeviceId id) {
+  DeviceProbe probe;
+  CUdevice device = 0;
+  if (query::cuDeviceGet(&device, ordinal) != kSuccess) return probe;
+  // Only the calling thread's own context is queried. If another context were made current, it would stay alive after
+  // the program's last release of it, or it would be created again.
+  const bool is_integrated = HasAttribute(device, cuda_driver::kDeviceIsIntegrated);
+  if (internal::CurrentDevice() == device) AddContextFigures(is_integrated, probe);
+  size_t total = 0;
+  if (!probe.bytes_limit.has_value() && HasActivePrimaryContext(device) &&
+      query::cuDeviceTotalMem_v2(&total, device) == kSuccess) {
+    probe.bytes_limit = static_cast<int64_t>(total);
+  }
+  AddNvmlFigures(device, is_integrated, probe);
+  if (probe.driver_bytes_in_use.has_value()) probe.driver_cache_bytes = IdlePoolBytes(ordinal, device, id, adapter);
+  return probe;
+}
 
 }  // namespace hbmprof::internal

@@ -6,9 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
-#include <utility>
 
 #include "hbmprof/allocation.h"
 #include "src/backends/calls/driver.h"
@@ -22,26 +20,9 @@ namespace cuda_driver {
 #undef CALLS
 }  // namespace cuda_driver
 
-// Queries about a device that only the adapter can answer. Both functions are called in the device's probe, so they
-// must not call CudaDeviceId. Each function can be empty.
-struct CudaAdapterQueries {
-  // Calls visit(pool) for each pool of the device except its default pool.
-  std::function<void(int ordinal, const std::function<void(void*)>& visit)> pools;
-  // Returns the bytes that graphs have in use on the device.
-  std::function<int64_t(DeviceId id)> graph_bytes;
-};
-
-// Driver::Device with a probe that returns what the driver and NVML report about the device:
-//   - its size and its UUID, and the processes that have memory of it (NVML);
-//   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the device
-//     is the calling thread's current one. Not the latter for an integrated device: they are those of the whole host;
-//   - the idle bytes of its default pool, and of the other pools and the graphs that `adapter` knows.
-// Unknown values stay unset. The probe never retains a context.
-DeviceId CudaDeviceId(int ordinal, const CudaAdapterQueries& adapter = {});
-
 class CudaDriverInProcess : public DriverQueries {
  public:
-  CudaDriverInProcess() : DriverQueries(&cuda_driver::driver) {}
+  constexpr CudaDriverInProcess() : DriverQueries(&cuda_driver::driver) {}
   int CurrentDevice() override;
   const void* CurrentContext() override;
   Pointer DescribePointer(const void* address) override;
@@ -49,16 +30,20 @@ class CudaDriverInProcess : public DriverQueries {
   Capture CaptureOf(const DriverStream& stream) override;
   bool PrimaryContextActive(int device) override;
   std::optional<int64_t> FreeBytes() override;
-  DeviceId Device(int ordinal) override { return CudaDeviceId(ordinal, adapter_queries_); }
   std::optional<size_t> PoolBytes(void* pool) override;
-  bool HasContext() override;
-
-  // REQUIRES: no call was tracked before.
-  void SetAdapterQueries(CudaAdapterQueries adapter) { adapter_queries_ = std::move(adapter); }
-
- private:
-  CudaAdapterQueries adapter_queries_;
+  // Returns what the driver and NVML report about the device:
+  //   - its size and its UUID, and the processes that have memory of it (NVML);
+  //   - the bytes in use: by this process if NVML reports them; else by all processes, if NVML reports them or the
+  //     device is the calling thread's current one. Not the latter for an integrated device: they are those of the
+  //     whole host;
+  //   - the idle bytes of its default pool, and of the other pools and the graphs that the adapter knows.
+  // Unknown values stay unset. Never retains a context.
+  DeviceProbe Probe(int ordinal, DeviceId id) override;
+  bool HasContext() override { return CurrentContext() != nullptr; }
 };
+
+// For code without an adapter.
+extern CudaDriverInProcess cuda_driver_in_process;
 
 }  // namespace hbmprof::internal
 

@@ -18,11 +18,11 @@ Profiler* LinkedProfiler() {
 void ReportCudaOutOfMemory(const Profiler& profiler, const char* call, size_t bytes, MemoryKind kind) {
   if (profiler.uses_injected()) return;
   const bool is_reported = TryRun([&] {
-    int ordinal = CudaDriverInProcess().CurrentDevice();
+    int ordinal = cuda_driver_in_process.CurrentDevice();
     // The runtime knows the device also if it could not make the context.
     if (ordinal < 0 && cudaGetDevice(&ordinal) != cudaSuccess) ordinal = -1;
     const std::string device = cuda_driver::driver.DeviceName(ordinal);
-    CudaDeviceId(ordinal);  // sets the probe of the device if this is its first allocation
+    cuda_driver_in_process.Device(ordinal);  // sets the probe of the device if this is its first allocation
     ReportOutOfMemory({call, bytes, device, SpaceOf(kind)});
   });
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");

@@ -13,7 +13,7 @@ using internal::PitchedBytes;
 using internal::TrackFree;
 
 Attributes OnCurrentDevice(const DriverBuffer& buffer) {
-  return {internal::CudaDeviceId(internal::CudaDriverInProcess().CurrentDevice()), buffer.kind, {}};
+  return {internal::cuda_driver_in_process.Device(internal::cuda_driver_in_process.CurrentDevice()), buffer.kind, {}};
 }
 
 // Tracks a call that allocates the buffer which `describe` returns after a success.

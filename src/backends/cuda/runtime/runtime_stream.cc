@@ -23,7 +23,7 @@ cudaError_t AllocateAsync(const Caller& caller, const char* name, void** ptr, si
         return internal::DriverBuffer{*ptr, bytes, MemoryKind::kDevice};
       },
       [&](const internal::DriverBuffer&) {
-        internal::CudaDriverInProcess driver;
+        internal::CudaDriverInProcess& driver = internal::cuda_driver_in_process;
         const bool is_captured = driver.CaptureOf({stream, kIsPerThread}).active;
         return internal::StreamOrderedAttributes(driver, *ptr, is_captured);
       });
