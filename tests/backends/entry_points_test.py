@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Shows that every function of CUDA's driver, PJRT and OpenCL is tracked, passed through, or known to be irrelevant.
+"""Shows that each function of CUDA's driver, HIP, PJRT and OpenCL is tracked, passed through, or known to be irrelevant.
 
-usage: entry_points_test.py Cuda|Pjrt|Opencl REPOSITORY COMPILER HEADER
+usage: entry_points_test.py Cuda|Hip|Pjrt|Opencl REPOSITORY COMPILER HEADER
 Reads the newest header at hand: HEADER, or for CUDA the one that scripts/test.sh installs into build/pypi if that is
 newer. For CUDA also reads the driver's other headers: those for OpenGL, VDPAU, EGL and the profiler. Without a header
 the exit code is 77, if all else is well.
@@ -236,6 +236,42 @@ class Cuda(unittest.TestCase):
     functions = cuda_functions(text)
     self.assertEqual(len(functions), 4)
     self.assertEqual(self.problems(functions), [])
+
+
+# --- HIP: as AMD's bindings for Python declare it. ---
+
+def hip_memory(name, parameters):
+  verbs = (BEGINS | ENDS).intersection(words(name))
+  return f"its name has the word {min(verbs)}" if verbs else ""
+
+
+class Hip(unittest.TestCase):
+
+  def setUp(self):
+    self.irrelevant = Irrelevant("tests/backends/hip_entry_points.txt")
+    self.calls = read("src/backends/hip/hip_calls.inc")
+    self.handled = set(re.findall(r"^(?:CALL|NOT_WRAPPED)\((\w+)", self.calls, re.MULTILINE))
+
+  def problems(self, functions):
+    handled = self.handled | {name + "_spt" for name in self.handled}
+    return unclassified(functions, handled, self.irrelevant, hip_memory, lambda name: re.sub("_spt$", "", name))
+
+  def test_every_function_of_the_bindings_is_classified(self):
+    if not os.path.exists(HEADER):
+      self.skipTest(no_header("cyhip.pxd"))
+    with open(HEADER, encoding="utf-8") as file:
+      found = re.findall(r"\bhipError_t\s+(hip\w+)\s*\(([^)]*)\)", file.read())
+    functions = {name: " ".join(parameters.split()) for name, parameters in found}
+    self.assertGreater(len(functions), 500)
+    complain(self, self.problems(functions) + stale(functions, self.irrelevant, lambda name: name))
+    self.assertEqual(self.handled - set(functions), set())
+    for name, parameters in re.findall(r"^(?:CALL|QUERY)\((\w+), \((.*?)\), ", self.calls.replace("\n     ", " "),
+                                       re.MULTILINE):
+      self.assertEqual(parameters.count(","), functions[name].count(","), name)
+
+  def test_a_new_function_that_makes_memory_hides_in_no_family(self):
+    functions = dict.fromkeys(["hipMemReserveNew", "hipStreamMallocNew", "hipGraphFreeMemory", "hipNew"], "")
+    self.assertEqual(len(self.problems(functions)), 4)
 
 
 # --- PJRT. ---
