@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows that each function of CUDA's driver, HIP, PJRT and OpenCL is tracked, passed through, or known to be irrelevant.
+"""Shows that each function of CUDA's driver, HIP, PJRT and OpenCL is tracked, passed through, or known as irrelevant.
 
 usage: entry_points_test.py Cuda|Hip|Pjrt|Opencl REPOSITORY COMPILER HEADER
 Reads the newest header at hand: HEADER, or for CUDA the one that scripts/test.sh installs into build/pypi if that is
