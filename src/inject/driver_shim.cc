@@ -282,14 +282,11 @@ void* WrapperOf(void* function) {
 // drivers that the process has loaded, in that order; of CUDA's if there is none. The state is "tracked", "passed
 // through", or "absent" if this driver does not have the function. The reason is empty unless the state is "passed
 // through".
-extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(void (*visit)(const char* name, const char* state,
-                                                                                   const char* reason, void* argument),
-                                                                     void* argument) {
+extern "C" [[gnu::visibility("default")]] void hbmprof_cuda_coverage(hbmprof::internal::Visit* visit, void* argument) {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const auto is_loaded = [](const WrappedDriver& one) { return one.driver.Library() != nullptr; };
   const bool has_driver = std::any_of(std::begin(wrapped_drivers), std::end(wrapped_drivers), is_loaded);
   for (const WrappedDriver& one : wrapped_drivers) {
-    if (has_driver ? !is_loaded(one) : &one != wrapped_drivers) continue;
-    one.cover([&](const char* name, const char* state, const char* reason) { visit(name, state, reason, argument); });
+    if (has_driver ? is_loaded(one) : &one == wrapped_drivers) one.cover(visit, argument);
   }
 }

@@ -9,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <string_view>
 
 #include "hbmprof/allocation.h"
@@ -56,13 +55,13 @@ uint32_t EndedCalls();
 void AddAttachWarnings(Snapshot* snapshot);
 
 // A driver whose functions are wrapped.
-using Coverage = std::function<void(const char* name, const char* state, const char* reason)>;
+using Visit = void(const char* name, const char* state, const char* reason, void* argument);
 struct WrappedDriver {
   Driver& driver;
   void* const* wrappers;  // by Entry
   DriverAdapter* (*tracker)();
   DriverQueries::Range (*range_of)(uint64_t address);
-  void (*cover)(const Coverage& visit);  // see hbmprof_cuda_coverage
+  void (*cover)(Visit* visit, void* argument);  // see hbmprof_cuda_coverage
 };
 extern const WrappedDriver wrapped_drivers[3];
 
