@@ -6,7 +6,7 @@
 #
 # usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]
 #
-# BUILD: a build folder with the targets hbmprof_tool, hbmprof_inject_cuda, fake_cuda_calls and fake_nvml (default
+# BUILD: a build folder with the targets hbmprof_tool, hbmprof_gpu, fake_cuda_calls and fake_nvml (default
 # build/bench). FRAMEWORKS: the folder that scripts/test.sh frameworks leaves (default build/frameworks).
 # environment: ROUNDS: how often each program runs, at least 1 (default 5). A round takes some minutes.
 set -euo pipefail
@@ -15,9 +15,9 @@ build=${1:-build/bench} frameworks=${2:-build/frameworks} rounds=${ROUNDS:-5}
 die() { echo "error: $*" >&2; exit 1; }
 [[ $# -le 2 ]] || die "$# arguments; usage: benchmarks/frameworks.sh [BUILD [FRAMEWORKS]]"
 [[ $rounds =~ ^[1-9][0-9]*$ ]] || die "ROUNDS='$rounds' is not a number of at least 1"
-for file in src/tool/hbmprof src/inject/libhbmprof_cuda.so tests/support/fake_cudart/{cuda_calls,nvml}; do
+for file in src/tool/hbmprof src/inject/libhbmprof_gpu.so tests/support/fake_cudart/{cuda_calls,nvml}; do
   [[ -e $build/$file ]] || die "no $build/$file: cmake --build $build" \
-    "--target hbmprof_tool hbmprof_inject_cuda fake_cuda_calls fake_nvml"
+    "--target hbmprof_tool hbmprof_gpu fake_cuda_calls fake_nvml"
 done
 [[ -e $frameworks/torch/site-packages ]] || die "no $frameworks/torch/site-packages: scripts/test.sh frameworks"
 exec env PYTHONPATH=tests/frameworks python3 - "$build" "$frameworks" "$rounds" <<'PYTHON'

@@ -28,7 +28,7 @@ done
 
 doubles=$build/tests/support/fake_cudart
 for program in leak serve; do
-  LD_PRELOAD=$build/src/inject/libhbmprof_cuda.so HBMPROF_CUDA_OUTPUT=$folder/torch.pb.gz \
+  LD_PRELOAD=$build/src/inject/libhbmprof_gpu.so HBMPROF_GPU_OUTPUT=$folder/torch.pb.gz \
     LD_LIBRARY_PATH=$doubles/cuda:$doubles/nvml:$build/tests/support/torch_cudart/12:$build/tests/support/torch_cudart/13 \
     python3 tests/inject/torch_program.py "$build/tests/inject/libinject_torch_library.so" \
     build/torch/newest/libc10_cuda.so "$program" 24

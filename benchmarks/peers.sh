@@ -24,7 +24,7 @@ source scripts/lib/setup.sh
 torch_blocks() {
   local build torch=$PWD/build/torch/newest folder how round
   build=$(cd "$1" && pwd)
-  local support=$build/tests/support library=$build/src/inject/libhbmprof_cuda.so
+  local support=$build/tests/support library=$build/src/inject/libhbmprof_gpu.so
   [[ -e $torch/include && -e $library && -e build/pypi/nvidia/cu13/include ]] ||
     hbmprof_die "no PyTorch, no headers of CUDA or no $library: run scripts/test.sh, and build $1"
   folder=$(mktemp -d)
@@ -37,7 +37,7 @@ torch_blocks() {
   for ((round = 0; round < ${ROUNDS:-5}; ++round)); do
     for how in alone hbmprof history stacks; do
       local -a command=("$folder/bench" "${SECONDS_EACH:-0.5}" "${how/hbmprof/alone}")
-      [[ $how != hbmprof ]] || command=(env LD_PRELOAD="$library" HBMPROF_CUDA_OUTPUT="$folder/profile" "${command[@]}")
+      [[ $how != hbmprof ]] || command=(env LD_PRELOAD="$library" HBMPROF_GPU_OUTPUT="$folder/profile" "${command[@]}")
       echo "$how $("${command[@]}")" >>"$folder/results"
     done
   done

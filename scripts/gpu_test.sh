@@ -45,7 +45,7 @@ pack() {
   done
   rm -rf "$packed"
   mkdir -p "$packed/lib"
-  cp "${programs[@]}" "$build/src/inject/libhbmprof_cuda.so" "$build/src/tool/hbmprof" "$packed"
+  cp "${programs[@]}" "$build/src/inject/libhbmprof_gpu.so" "$build/src/tool/hbmprof" "$packed"
   # The C and C++ libraries and CUDA of the other machine are used.
   for file in "$packed"/*; do
     [[ -f $file ]] || continue
@@ -73,7 +73,7 @@ run() {
   wheels=$(python3 -c 'import glob, sys
 print(":".join(f for p in sys.path for f in glob.glob(p + "/nvidia/*/lib")))' 2>/dev/null || true)
   export LD_LIBRARY_PATH=$packed/lib:$before:/usr/local/cuda/lib64:$wheels
-  "$packed/hbmprof" doctor --library "$packed/libhbmprof_cuda.so" || true
+  "$packed/hbmprof" doctor --library "$packed/libhbmprof_gpu.so" || true
   GPU_TABLE_LIBRARY_PATH=$before "$packed/gpu_table" || failed=1
   local test
   for test in cuda_gpu_test inject_gpu_test; do
@@ -98,7 +98,7 @@ python_program() {
     return 0
   fi
   folder=$(mktemp -d)
-  "$packed/hbmprof" run --library "$packed/libhbmprof_cuda.so" --output "$folder" -- "${python[@]}" -c "$program" ||
+  "$packed/hbmprof" run --library "$packed/libhbmprof_gpu.so" --output "$folder" -- "${python[@]}" -c "$program" ||
     return 1
   profile=$(ls -S "$folder"/*.pb.gz | head -1)
   "$packed/hbmprof" top --type peak_space -n 30 "$profile"

@@ -52,7 +52,7 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     spawns = int(sys.argv[2]) if len(sys.argv) == 3 else 500
     tool = folder / "bin/hbmprof"
-    injected = folder / "lib/hbmprof/libhbmprof_cuda.so"
+    injected = folder / "lib/hbmprof/libhbmprof_gpu.so"
     exceeded = []
 
     def check(text, value, limit, unit):

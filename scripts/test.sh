@@ -89,7 +89,7 @@ check_with_clang() {
 
 # run_frameworks PROGRAM FOLDER [NAME...]: on the build of the preset dev.
 run_frameworks() {
-  hbmprof_build dev hbmprof_tool hbmprof_inject_cuda hbmprof_c hbmprof_pjrt fake_cuda_calls fake_nvml || return
+  hbmprof_build dev hbmprof_tool hbmprof_gpu hbmprof_c hbmprof_pjrt fake_cuda_calls fake_nvml || return
   "tests/frameworks/$1" build/dev "${@:2}" 2>&1 | tee "$2/table.txt"
   return "${PIPESTATUS[0]}"
 }

@@ -113,7 +113,7 @@ class Profiler {
   // so allocations in static destructors are recorded too. While a thread makes it, calls of that same thread (from an
   // operator new that records, for example) get a profiler that is off and records nothing.
   //
-  // In a program that was started with libhbmprof_cuda.so (`hbmprof run`), it uses the profiler of that library: all
+  // In a program that was started with libhbmprof_gpu.so (`hbmprof run`), it uses the profiler of that library: all
   // functions act on one set of records, and no memory counts twice. Memory that the driver has allocated is recorded
   // by the driver's calls, which the library wraps. Calls of the program have these effects on such memory:
   // - RecordAlloc with the address and size of an allocation of the driver gives that allocation's record the caller's

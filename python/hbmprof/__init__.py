@@ -187,7 +187,7 @@ def save(path):
     _check(_load().hbmprof_save_device_memory_profile(name))
     # The plugin, and the library that `hbmprof run` preloads and start() loads, record later what is not there yet.
     loaded = pathlib.Path("/proc/self/maps").read_text(errors="replace")
-    if "/libhbmprof_pjrt" not in loaded and "/libhbmprof_cuda" not in loaded and not _devices():
+    if "/libhbmprof_pjrt" not in loaded and "/libhbmprof_gpu" not in loaded and not _devices():
         warnings.warn("hbmprof.save: the profile is empty, because nothing records the memory of this process: start the "
                       "program with `hbmprof run -- python3 ...`, or call hbmprof.start() first", RuntimeWarning,
                       stacklevel=2)
@@ -593,7 +593,7 @@ def _executable(kinds, name):
     return kinds.get(name, {}).get("executable", 0)
 
 
-_attached = None  # libhbmprof_cuda.so, after start()
+_attached = None  # libhbmprof_gpu.so, after start()
 
 
 def start(output="", **options):
@@ -612,11 +612,11 @@ def start(output="", **options):
     given = {name: value for name, value in os.environ.items() if name.startswith("HBMPROF")}
     given.update({f"HBMPROF_{name.upper()}": str(value) for name, value in options.items()})
     if output:
-        given["HBMPROF_CUDA_OUTPUT"] = os.fspath(output)
+        given["HBMPROF_GPU_OUTPUT"] = os.fspath(output)
     lines = "".join(f"{name}={value}\n" for name, value in given.items())
     if len(lines.splitlines()) != len(given) or "\0" in lines:
         raise ValueError("hbmprof.start: an option contains a line break or a null byte")
-    path = str(library_dir() / "libhbmprof_cuda.so")
+    path = str(library_dir() / "libhbmprof_gpu.so")
     try:
         # Global, so that libhbmprof_c.so finds it.
         _attached = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_GLOBAL)

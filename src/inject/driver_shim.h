@@ -20,7 +20,7 @@
 
 namespace hbmprof::internal {
 
-// Callbacks that src/inject/cuda_preload.cc defines. The wrappers call PrepareTracking before they first use
+// Callbacks that src/inject/gpu_preload.cc defines. The wrappers call PrepareTracking before they first use
 // Profiler::Default(), possibly in several threads at the same time, TrackingStarts once, after that, and
 // MemoryEnds in each tracked call that ends memory, before its records end; OpenCL's layer calls it for each event.
 void PrepareTracking();
@@ -61,7 +61,7 @@ struct WrappedDriver {
   void* const* wrappers;  // by Entry
   DriverAdapter* (*tracker)();
   DriverQueries::Range (*range_of)(uint64_t address);
-  void (*cover)(Visit* visit, void* argument);  // see hbmprof_cuda_coverage
+  void (*cover)(Visit* visit, void* argument);  // see hbmprof_driver_coverage
 };
 extern const WrappedDriver wrapped_drivers[3];
 

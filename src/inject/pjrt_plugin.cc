@@ -41,7 +41,7 @@ namespace {
 
 using GetApi = const PJRT_Api* (*)();
 
-// This library does not use libhbmprof_cuda.so. The buffers of a plugin lie in memory that the plugin got from the
+// This library does not use libhbmprof_gpu.so. The buffers of a plugin lie in memory that the plugin got from the
 // driver, at addresses that the handles do not show. In one profiler these bytes would count twice.
 [[gnu::constructor(101)]] void KeepToOwnProfiler() { StaySeparate(); }
 

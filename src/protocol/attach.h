@@ -1,10 +1,10 @@
-// Attaching to a process that was started without hbmprof: the two functions that libhbmprof_cuda.so exports for it,
+// Attaching to a process that was started without hbmprof: the two functions that libhbmprof_gpu.so exports for it,
 // and what they return. The command `hbmprof attach` has a thread of the process load the library and call the first
 // one; a program can do the same itself:
 //
-//   void* library = dlopen("/usr/lib/hbmprof/libhbmprof_cuda.so", RTLD_NOW | RTLD_LOCAL);
+//   void* library = dlopen("/usr/lib/hbmprof/libhbmprof_gpu.so", RTLD_NOW | RTLD_LOCAL);
 //   auto* attach = reinterpret_cast<int (*)(const char*)>(dlsym(library, "hbmprof_attach"));
-//   const int problem = attach("HBMPROF_CUDA_OUTPUT=/tmp/p.pb.gz\nHBMPROF_SOCKET_DIR=/run/user/1000/hbmprof\n");
+//   const int problem = attach("HBMPROF_GPU_OUTPUT=/tmp/p.pb.gz\nHBMPROF_SOCKET_DIR=/run/user/1000/hbmprof\n");
 //
 // Both take no lock that they hold while they call other code, and may be called by several threads at the same time:
 // one of them does the work, the others return kAttachBusy or kAttachedAlready. If they return another code than
@@ -70,7 +70,7 @@ inline constexpr char kAttachBorrowed[] = "borrowed";
 
 extern "C" {
 // Begins to record. `options`: lines NAME=VALUE, which replace all environment variables of hbmprof (`hbmprof run`
-// sets HBMPROF_CUDA_OUTPUT, HBMPROF_SOCKET_DIR and others); null: the environment's. The options of the first call that
+// sets HBMPROF_GPU_OUTPUT, HBMPROF_SOCKET_DIR and others); null: the environment's. The options of the first call that
 // makes the profiler hold for the rest of the process's life; only HBMPROF_SOCKET_DIR is read again in each call until
 // one succeeds. Needs 128 KiB of stack. The thread may have all signals blocked. It must hold no lock of the C library,
 // of the dynamic linker and of malloc. Starts threads.

@@ -184,7 +184,7 @@ const std::vector<Backend>& Backends() {
         {"Driver",
          HBMPROF_CUDA_OUT_OF_MEMORY_PROGRAM,
          {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE,
-          "HBMPROF_CUDA_OUTPUT=off", "HBMPROF_OOM_OUTPUT=off"}},
+          "HBMPROF_GPU_OUTPUT=off", "HBMPROF_OOM_OUTPUT=off"}},
 #endif
   };
   return *backends;

@@ -11,7 +11,7 @@ import sys
 # Variables that OptionsFromEnvironment reads by functions of their own.
 OTHER = ["HBMPROF_UNWINDER", "HBMPROF_TAGS"]
 # Variables of the injected libraries and of the command.
-ELSEWHERE = {"HBMPROF_CUDA_OUTPUT", "HBMPROF_CAPTURE_RANGE", "HBMPROF_NVTX", "HBMPROF_PJRT_PLUGIN", "HBMPROF_TOOL_MEMORY"}
+ELSEWHERE = {"HBMPROF_GPU_OUTPUT", "HBMPROF_CAPTURE_RANGE", "HBMPROF_NVTX", "HBMPROF_PJRT_PLUGIN", "HBMPROF_TOOL_MEMORY"}
 MOST_VARIABLES = 22
 
 

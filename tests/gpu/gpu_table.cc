@@ -79,7 +79,7 @@ struct Result {
 Result RunInjected(const std::vector<std::string>& command, const std::vector<std::string>& before = {}) {
   const std::string output = NewFile();
   std::vector<std::string> all = before;
-  all.insert(all.end(), {"env", "LD_PRELOAD=" + Beside("libhbmprof_cuda.so"), "HBMPROF_CUDA_OUTPUT=" + output});
+  all.insert(all.end(), {"env", "LD_PRELOAD=" + Beside("libhbmprof_gpu.so"), "HBMPROF_GPU_OUTPUT=" + output});
   all.insert(all.end(), command.begin(), command.end());
   Result result;
   result.run = RunCommand(all);

@@ -36,7 +36,7 @@ Result RunInjected(const std::string& program, const std::vector<std::string>& a
   std::vector<std::string> command = {Beside(program)};
   command.insert(command.end(), arguments.begin(), arguments.end());
   Result result;
-  result.run = RunCommand(command, {"LD_PRELOAD=" + Beside("libhbmprof_cuda.so"), "HBMPROF_CUDA_OUTPUT=" + output});
+  result.run = RunCommand(command, {"LD_PRELOAD=" + Beside("libhbmprof_gpu.so"), "HBMPROF_GPU_OUTPUT=" + output});
   if (result.run.exit_code == 0) result.view = ViewProfile(output);
   return result;
 }

@@ -86,7 +86,7 @@ Outcome RunAs(const Program& program, const std::string& mode) {
   if (mode == "run") {
     command.insert(command.end(), {HBMPROF_HOSTILE_TOOL, "run", "--output", profiles, "--"});
   } else if (mode != "driver") {
-    command.insert(command.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output});
+    command.insert(command.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output});
     if (mode == "interval") command.push_back("HBMPROF_OUTPUT_INTERVAL=0.005");
   }
   return RunProgram(program, "driver", command, profiles);

@@ -36,7 +36,7 @@ void Log() {
 
 // Sets the variables before hbmprof reads them. The files are beside the profile.
 void RequestFiles() {
-  for (const char* variable : {"HBMPROF_OUTPUT", "HBMPROF_CUDA_OUTPUT"}) {
+  for (const char* variable : {"HBMPROF_OUTPUT", "HBMPROF_GPU_OUTPUT"}) {
     const char* const output = getenv(variable);
     if (output == nullptr) continue;
     const std::string path = output;

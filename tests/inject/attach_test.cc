@@ -40,7 +40,7 @@ class AttachTest : public ::testing::Test {
 
   std::vector<std::string> Environment(const std::string& libraries, std::vector<std::string> more = {}) const {
     more.push_back("LD_LIBRARY_PATH=" + libraries);
-    more.push_back("ATTACH_OPTIONS=HBMPROF_SOCKET_DIR=" + sockets_ + "\nHBMPROF_CUDA_OUTPUT=" + profile_ + "\n");
+    more.push_back("ATTACH_OPTIONS=HBMPROF_SOCKET_DIR=" + sockets_ + "\nHBMPROF_GPU_OUTPUT=" + profile_ + "\n");
     return more;
   }
   std::string Query(const RunningProgram& program, const std::string& request) const {
@@ -246,7 +246,7 @@ void MakeExecutable(Elf64_Phdr& segment) {
 // In the first library, read-only references; in the others, all data can be executed, and references are read-only or
 // stay writable.
 TEST_F(AttachTest, PagesKeepTheirProtection) {
-  const std::string injected = directory_ + "/libhbmprof_cuda.so";
+  const std::string injected = directory_ + "/libhbmprof_gpu.so";
   const std::string read_only = directory_ + "/read_only.so";
   const std::string writable = directory_ + "/writable.so";
   CopyWithSegments(HBMPROF_INJECTED, injected, &MakeExecutable);
@@ -276,7 +276,7 @@ TEST_F(AttachTest, UnknownFormRefuses) {
 #if defined(HBMPROF_SHARED)
 TEST_F(AttachTest, PythonStartsLate) {
   std::filesystem::create_symlink(HBMPROF_SHARED, directory_ + "/libhbmprof_c.so");
-  std::filesystem::create_symlink(HBMPROF_INJECTED, directory_ + "/libhbmprof_cuda.so");
+  std::filesystem::create_symlink(HBMPROF_INJECTED, directory_ + "/libhbmprof_gpu.so");
   const CommandResult run = RunCommand(
       {"/usr/bin/env", "python3", HBMPROF_ATTACH_PYTHON_PROGRAM, profile_},
       {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "HBMPROF_LIBRARY_DIR=" + directory_, "PYTHONPATH=" HBMPROF_PYTHON_PACKAGE});

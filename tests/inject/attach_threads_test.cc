@@ -34,7 +34,7 @@ namespace {
 
 TEST(AttachThreadsTest, OneOfTwoThreadsChangesTheState) {
   ASSERT_NE(dlopen(HBMPROF_FAKE_CUDA, RTLD_NOW), nullptr) << dlerror();
-  constexpr const char* kOptions = "HBMPROF_SOCKET_DIR=off\nHBMPROF_CUDA_OUTPUT=off\n";
+  constexpr const char* kOptions = "HBMPROF_SOCKET_DIR=off\nHBMPROF_GPU_OUTPUT=off\n";
   for (int i = 0; i < 50; ++i) {
     int codes[2] = {-1, -1};
     std::thread attaches([&codes] { codes[0] = hbmprof_attach(kOptions); });

@@ -127,7 +127,7 @@ TEST(CaptureRangeTest, TheEnvironmentVariableDoesTheSame) {
   const std::string folder = NewDirectory();
   const CommandResult run = RunCommand(
       {HBMPROF_PROGRAM, "two"}, {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                                 "HBMPROF_CUDA_OUTPUT=" + folder + "/p.pb.gz", "HBMPROF_CAPTURE_RANGE=cudaProfilerApi",
+                                 "HBMPROF_GPU_OUTPUT=" + folder + "/p.pb.gz", "HBMPROF_CAPTURE_RANGE=cudaProfilerApi",
                                  "HBMPROF_OUTPUT_INTERVAL=0.01", "HBMPROF_RECORD=" + folder + "/all.hbmrec"});
   EXPECT_EQ(run.err, "hbmprof: HBMPROF_OUTPUT_INTERVAL and HBMPROF_RECORD have no effect with HBMPROF_CAPTURE_RANGE\n");
   std::vector<std::string> names;
@@ -142,7 +142,7 @@ TEST(CaptureRangeTest, ABadVariableMeansNoRanges) {
   const std::string output = NewDirectory() + "/p.pb.gz";
   const CommandResult run =
       RunCommand({HBMPROF_PROGRAM, "two"}, {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                                            "HBMPROF_CUDA_OUTPUT=" + output, "HBMPROF_CAPTURE_RANGE=nvtx:"});
+                                            "HBMPROF_GPU_OUTPUT=" + output, "HBMPROF_CAPTURE_RANGE=nvtx:"});
   EXPECT_THAT(run.err, HasSubstr("HBMPROF_CAPTURE_RANGE='nvtx:' is not cudaProfilerApi or nvtx:NAME"));
   EXPECT_EQ(InUse(ViewProfile(output)), "37+18");
 }

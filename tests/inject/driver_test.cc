@@ -64,7 +64,7 @@ class DriverTest : public ::testing::TestWithParam<DriverLibrary> {
   }
 
   static CommandResult RunInjected(const std::vector<std::string>& command, const std::string& output) {
-    return Run(command, {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output + "/%p.pb.gz"});
+    return Run(command, {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output + "/%p.pb.gz"});
   }
 
   // Expects that the command does the same with and without the injected library. Returns the number of profiles.
@@ -122,7 +122,7 @@ TEST_P(DriverTest, EveryWrappedFunctionThatItHasIsOurs) {
     }
     return found;
   };
-  EXPECT_EQ(names(alone.out, "libcuda.so"), names(injected.out, "libhbmprof_cuda.so"));
+  EXPECT_EQ(names(alone.out, "libcuda.so"), names(injected.out, "libhbmprof_gpu.so"));
   EXPECT_GE(names(alone.out, "libcuda.so").size(), 20u);
 }
 

@@ -46,7 +46,7 @@ class EndsTest : public ::testing::Test {
   }
   CommandResult RunInjected(const std::string& how, std::vector<std::string> environment = {}) const {
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
-    environment.push_back("HBMPROF_CUDA_OUTPUT=" + directory_ + "/%p.pb.gz");
+    environment.push_back("HBMPROF_GPU_OUTPUT=" + directory_ + "/%p.pb.gz");
     environment.push_back("HBMPROF_SOCKET_DIR=" + directory_ + "/sockets");
     return Run(how, environment);
   }
@@ -247,7 +247,7 @@ TEST_P(KilledTest, KeepsTheProfileOfTheLastInterval) {
     const std::string directory = NewDirectory();
     std::vector<std::string> environment =
         GetParam() ? std::vector<std::string>{"HBMPROF_OUTPUT=" + directory + "/x", "HBMPROF_OUTPUT_INTERVAL=0.004"}
-                   : std::vector<std::string>{"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + directory + "/x",
+                   : std::vector<std::string>{"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + directory + "/x",
                                               "HBMPROF_OUTPUT_INTERVAL=0.004"};
     environment.push_back(kDoubles);
     RunningProgram program({GetParam() ? kLinkedProgram : kProgram, "sleep"}, environment);

@@ -42,7 +42,7 @@ struct Injected {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
     if (uses_fakes) all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
-    all.push_back("HBMPROF_CUDA_OUTPUT=" + output);
+    all.push_back("HBMPROF_GPU_OUTPUT=" + output);
     return RunCommand(command, all);
   }
   ProfileView View() const { return ViewProfile(output); }
@@ -179,7 +179,7 @@ TEST(InjectTest, EveryLookupReturnsTheWrapper) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   std::istringstream lines(run.out);
   int count = 0;
-  for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_cuda.so"));
+  for (std::string line; std::getline(lines, line); ++count) EXPECT_THAT(line, HasSubstr("libhbmprof_gpu.so"));
   EXPECT_EQ(count, 14);
 }
 
@@ -215,7 +215,7 @@ TEST_P(RealRuntimeTest, GetsTheWrappers) {
         "cuMemFreeHost:", "cuMemHostRegister:", "cuMemAllocAsync:", "cuMemFreeAsync:", "cuMemAllocFromPoolAsync:",
         "cuMemPoolCreate:", "cuArrayCreate:", "cuArray3DCreate:", "cuArrayDestroy:", "cuIpcOpenMemHandle:",
         "cuIpcCloseMemHandle:", "cuGraphAddMemAllocNode:", "cuGraphDestroy:"}) {
-    EXPECT_EQ(given[name], "libhbmprof_cuda.so") << name;
+    EXPECT_EQ(given[name], "libhbmprof_gpu.so") << name;
   }
   EXPECT_EQ(given["cuInit:"], "libcuda.so.1");
 }
@@ -422,7 +422,7 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   for (const std::string& name : allowed) {
     EXPECT_TRUE(name.rfind("cu", 0) == 0 || name.rfind("hip", 0) == 0 || name.rfind("hal", 0) == 0 || name == "dlsym" ||
                 name == "dlopen" || name == "_exit" || name == "_Exit" || name == "kill" || name == "raise" ||
-                name.rfind("exec", 0) == 0 || name.rfind("hbmprof_cuda_", 0) == 0 ||
+                name.rfind("exec", 0) == 0 || name == "hbmprof_driver_coverage" ||
                 name.rfind("hbmprof_attach", 0) == 0 || name == "hbmprof_detach" ||
                 name.rfind("hbmprof_injected_", 0) == 0 || name.rfind("_ZN3c1027report", 0) == 0 ||
                 name.rfind("_ZN3tsl12BFCAllocator10AddTraceMe", 0) == 0 || name == "InitializeInjectionNvtx2" ||
@@ -613,7 +613,7 @@ TEST(InjectTest, UntrackedMemoryIsUnaccounted) {
     const Injected injected;
     std::vector<std::string> environment = c.environment;
     environment.push_back(std::string("LD_PRELOAD=") + HBMPROF_INJECTED);
-    environment.push_back("HBMPROF_CUDA_OUTPUT=" + injected.output);
+    environment.push_back("HBMPROF_GPU_OUTPUT=" + injected.output);
     ExpectDone(RunCommand({Program("inject_cases"), "untracked_memory"}, environment));
     const ProfileView view = injected.View();
     EXPECT_EQ(view.Comment("device GPU:0", "driver_scope"), c.scope);

@@ -43,7 +43,7 @@ struct Started {
     std::vector<std::string> all = environment;
     all.push_back("LD_PRELOAD=" + preload);
     all.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
-    all.push_back("HBMPROF_CUDA_OUTPUT=" + injected_path);
+    all.push_back("HBMPROF_GPU_OUTPUT=" + injected_path);
     return RunCommand(command, all, {"", 120});
   }
   CommandResult Case(const std::string& name) const {
@@ -269,7 +269,7 @@ TEST(JoinedTest, BlockAfterAPauseIsCounted) {
   const Started run;
   RunningProgram program({HBMPROF_INJECT_PROGRAMS "/inject_joined", "pause"},
                          {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                          "HBMPROF_CUDA_OUTPUT=" + run.injected_path, "HBMPROF_SOCKET_DIR=" + run.directory});
+                          "HBMPROF_GPU_OUTPUT=" + run.injected_path, "HBMPROF_SOCKET_DIR=" + run.directory});
   ASSERT_EQ(program.ReadLine(), "ready");
   const std::string socket = run.directory + "/hbmprof." + std::to_string(program.pid()) + ".sock";
   hbmprof_test::ControlAnswer(socket, "tracking off");
@@ -316,7 +316,7 @@ TEST(JoinedTest, OtherVersionIsNotJoined) {
   run.preload = HBMPROF_OTHER_VERSION ":" HBMPROF_INJECTED;
   const CommandResult result = run.Case("tags");
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("another version of hbmprof than libhbmprof_cuda.so"));
+  EXPECT_THAT(result.err, HasSubstr("another version of hbmprof than libhbmprof_gpu.so"));
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
   EXPECT_EQ(run.Own().Sum("inuse_space"), 0);
   EXPECT_EQ(run.Injected().Sum("inuse_space"), 31 * kMiB);

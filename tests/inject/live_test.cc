@@ -33,7 +33,7 @@ class LiveTest : public ::testing::Test {
   std::vector<std::string> Environment(std::vector<std::string> more = {}) const {
     more.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE);
     more.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
-    more.push_back("HBMPROF_CUDA_OUTPUT=" + directory_ + "/exit.pb.gz");
+    more.push_back("HBMPROF_GPU_OUTPUT=" + directory_ + "/exit.pb.gz");
     more.push_back("HBMPROF_SOCKET_DIR=" + sockets_);
     return more;
   }

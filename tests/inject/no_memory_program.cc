@@ -35,7 +35,7 @@ bool Fails(const void* returns_to) {
 }
 
 int FindLibrary(dl_phdr_info* info, size_t, void*) {
-  if (std::strstr(info->dlpi_name, "libhbmprof_cuda.so") == nullptr) return 0;
+  if (std::strstr(info->dlpi_name, "libhbmprof_gpu.so") == nullptr) return 0;
   library_begin = info->dlpi_addr;
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     const auto& header = info->dlpi_phdr[i];

@@ -161,7 +161,7 @@ class OpenclTest(unittest.TestCase):
     run(["cc", "-shared", "-x", "c", "-", "-o", self.output + "/libOpenCL.so.1"], {}, input=source)
     done = run([TOOL, "doctor"], {"LD_LIBRARY_PATH": self.output})
     self.assertEqual(done.returncode, 1)
-    self.assertIn("libhbmprof_cuda.so can be preloaded\n", done.stdout)
+    self.assertIn("libhbmprof_gpu.so can be preloaded\n", done.stdout)
     self.assertIn("! OpenCL           a driver of OpenCL has ended this check (Aborted)\n", done.stdout)
 
   def test_pyopencl(self):

@@ -562,7 +562,7 @@ TEST(RunTest, UnusableLibraryPathIsRefused) {
   for (const std::string name : {"with space", "with:colon", "with$ORIGIN"}) {
     const std::string folder = ScratchDir() + "/" + name;
     fs::create_directories(folder);
-    const std::string library = folder + "/libhbmprof_cuda.so";
+    const std::string library = folder + "/libhbmprof_gpu.so";
     fs::copy_file(HBMPROF_INJECTED, library);
     const CommandResult run = Tool({"run", "--library", library, "--output", folder + "/out", "--", "echo", "started"});
     EXPECT_EQ(run.exit_code, 2);
@@ -817,7 +817,7 @@ TEST(DoctorTest, ShowsDriverAndEntryPoints) {
               HasSubstr("  attach           the driver's functions have a form that `hbmprof attach` knows\n"));
   EXPECT_THAT(RunTool({"doctor"}, {"LD_LIBRARY_PATH=" HBMPROF_LACKING_STUB}).out,
               HasSubstr("  attach           the driver's functions have an unknown form: `hbmprof attach` refuses"));
-  EXPECT_THAT(run.out, ContainsRegex("library +/.*libhbmprof_cuda.so can be preloaded"));
+  EXPECT_THAT(run.out, ContainsRegex("library +/.*libhbmprof_gpu.so can be preloaded"));
   EXPECT_THAT(run.out, HasSubstr("cuMemAlloc_v2: tracked"));
   EXPECT_THAT(run.out, HasSubstr("cuMemPoolTrimTo: passed through: "));
   EXPECT_THAT(run.out, HasSubstr("cuCtxCreate_v3: absent"));

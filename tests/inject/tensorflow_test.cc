@@ -61,7 +61,7 @@ class TensorflowReleaseTest : public ::testing::TestWithParam<std::string> {
   }
   CommandResult Run(const std::string& name, std::vector<std::string> environment = {}) const {
     environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
-    environment.push_back("HBMPROF_CUDA_OUTPUT=" + output_);
+    environment.push_back("HBMPROF_GPU_OUTPUT=" + output_);
     environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES);
     environment.push_back("TF_CPP_MIN_LOG_LEVEL=3");
     return RunCommand({HBMPROF_TENSORFLOW_PROGRAM, Library(), name}, environment, {"", 120});
@@ -86,7 +86,7 @@ TEST_P(TensorflowReleaseTest, RandomOperationsAreExact) {
 
 TEST_P(TensorflowReleaseTest, BlocksAfterAttach) {
   const CommandResult run = RunCommand({HBMPROF_TENSORFLOW_PROGRAM, Library(), "attach"},
-                                       {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_,
+                                       {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output_,
                                         "LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "TF_CPP_MIN_LOG_LEVEL=3"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   long long allocated = -1, driver = -1;
@@ -154,7 +154,7 @@ CommandResult RunDouble(const std::string& scenario, const std::string& output, 
   std::vector<std::string> program = {HBMPROF_DOUBLE_PROGRAM, HBMPROF_TENSORFLOW_DOUBLE, scenario};
   program.insert(program.end(), more.begin(), more.end());
   environment.insert(environment.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                                         "HBMPROF_CUDA_OUTPUT=" + output});
+                                         "HBMPROF_GPU_OUTPUT=" + output});
   const CommandResult run = RunCommand(program, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "TensorFlow's own function gets each report: " << run.out;
   EXPECT_EQ(run.err, "");

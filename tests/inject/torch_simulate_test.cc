@@ -145,7 +145,7 @@ TEST_P(SimulateTest, RepeatsARecordingOfOneStream) {
       std::filesystem::remove(file_);
       const CommandResult run =
           Run({HBMPROF_TORCH_PROGRAM, Library(), name}, settings, kCapacity,
-              {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + file_ + ".pb.gz", "HBMPROF_RECORD=" + file_});
+              {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + file_ + ".pb.gz", "HBMPROF_RECORD=" + file_});
       EXPECT_EQ(run.exit_code, 0) << run.err;
       const Json stats = Json::parse(run.out, nullptr, false)["stats"];
       return Peaks{stats["allocated_peak"], stats["reserved_peak"]};

@@ -79,7 +79,7 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
   CommandResult Run(const std::string& name, std::vector<std::string> environment = {},
                     std::vector<std::string> program = {HBMPROF_TORCH_PROGRAM}) const {
     environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
-    environment.push_back("HBMPROF_CUDA_OUTPUT=" + output_);
+    environment.push_back("HBMPROF_GPU_OUTPUT=" + output_);
     return RunBare(name, std::move(environment), std::move(program));
   }
   static CommandResult RunBare(const std::string& name, std::vector<std::string> environment = {},
@@ -94,7 +94,7 @@ class TorchReleaseTest : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(TorchReleaseTest, BlocksAfterAttachAndSegmentsFromBefore) {
-  const CommandResult run = RunBare("attach", {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_});
+  const CommandResult run = RunBare("attach", {"ATTACH_LIBRARY=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output_});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   const ProfileView view = View();
@@ -111,7 +111,7 @@ TEST_P(TorchReleaseTest, BlocksAreShownAfterAPause) {
   const std::string sockets = NewDirectory();
   RunningProgram program({HBMPROF_TORCH_PROGRAM, Library(), "live"},
                          {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART,
-                          "LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output_,
+                          "LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output_,
                           "HBMPROF_SOCKET_DIR=" + sockets, "FAKE_CUDA_DEVICES=1"});
   EXPECT_EQ(program.ReadLine(), "ready");
   const auto does = [&](const std::string& actions) {
@@ -216,7 +216,7 @@ TEST_P(TorchReleaseTest, PythonProcessIsExact) {
 
 TEST_P(TorchReleaseTest, ChildCanFreeInheritedBlocks) {
   const std::string folder = NewDirectory();
-  const CommandResult run = Run("fork", {"HBMPROF_CUDA_OUTPUT=" + folder + "/%p.pb.gz"});
+  const CommandResult run = Run("fork", {"HBMPROF_GPU_OUTPUT=" + folder + "/%p.pb.gz"});
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_EQ(run.err, "");
   int profiles = 0;
@@ -306,7 +306,7 @@ TEST_P(TorchReleaseTest, DiffShowsThePythonLeakFirst) {
     program.insert(program.end(), extra.begin(), extra.end());
     const CommandResult result =
         RunCommand(program,
-                   {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + output,
+                   {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + output,
                     "LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_NVML_DOUBLE ":" HBMPROF_TORCH_CUDART},
                    {"", 120});
     EXPECT_EQ(result.exit_code, 0) << result.err;
@@ -343,7 +343,7 @@ ProfileView RunDouble(const std::string& scenario, std::vector<std::string> envi
   const std::string output = NewDirectory() + "/profile.pb.gz";
   environment.push_back("LD_PRELOAD=" HBMPROF_INJECTED);
   environment.push_back("LD_LIBRARY_PATH=" HBMPROF_DOUBLES ":" HBMPROF_TORCH_DOUBLE_FOLDER);
-  environment.push_back("HBMPROF_CUDA_OUTPUT=" + output);
+  environment.push_back("HBMPROF_GPU_OUTPUT=" + output);
   const CommandResult run = RunCommand({program, "libc10_cuda.so", scenario}, environment, {"", 120});
   EXPECT_EQ(run.exit_code, 0) << "PyTorch's own profiler gets each report: " << run.out;
   if (scenario == "out of memory") {

@@ -341,7 +341,7 @@ hbmprof_test::CommandResult RunPython(const std::string& argument, const std::st
                                       const std::string& preload, const std::string& output) {
   return hbmprof_test::RunCommand({"python3", HBMPROF_HIP_PROGRAM, argument},
                                   {"PYTHONPATH=" HBMPROF_PYPI, "LD_LIBRARY_PATH=" + libraries, "LD_PRELOAD=" + preload,
-                                   "HBMPROF_CUDA_OUTPUT=" + output});
+                                   "HBMPROF_GPU_OUTPUT=" + output});
 }
 
 TEST(HipTest, AmdsBindingsForPythonAreRecorded) {

@@ -102,7 +102,7 @@ free(kept_by_leaks.pop())
 hbmprof.counter("requests", 3)
 hbmprof.save("saved.pb.gz")
 # A process in which nothing can be recorded says so, once.
-alone = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HBMPROF_CUDA_OUTPUT")}
+alone = {key: value for key, value in os.environ.items() if key not in ("LD_PRELOAD", "HBMPROF_GPU_OUTPUT")}
 saved = subprocess.run([sys.executable, "-c", "import hbmprof\nfor _ in range(2): hbmprof.save('alone.pb.gz')"],
                        env=alone, capture_output=True, text=True, check=True)
 assert saved.stderr.count("the profile is empty") == 1 and "hbmprof run" in saved.stderr, saved.stderr

@@ -81,7 +81,7 @@ EOF
     for name in "${@:3}"; do
       program=$(find "$folder" -name "$name" -type f)
       # The libraries of the package stand in the place of those of the build.
-      cmp /opt/hbmprof/lib/hbmprof/libhbmprof_cuda.so "${folder%/tests}/src/inject/libhbmprof_cuda.so"
+      cmp /opt/hbmprof/lib/hbmprof/libhbmprof_gpu.so "${folder%/tests}/src/inject/libhbmprof_gpu.so"
       echo "-- $name"
       "$program" --gtest_brief=1 || failed=1
     done

@@ -39,7 +39,7 @@ PythonRun RunPython(const std::string& python, std::vector<std::string> argument
     if (argument == "EXPECTED") argument = run.directory + "/expected";
   }
   environment.insert(environment.end(), {"LD_PRELOAD=" HBMPROF_INJECTED, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                                         "HBMPROF_CUDA_OUTPUT=" + output});
+                                         "HBMPROF_GPU_OUTPUT=" + output});
   run.result = RunCommand(arguments, environment);
   ExpectDone(run.result);
   const auto profile = ReadProfile(output);
@@ -314,7 +314,7 @@ TEST_P(OddInterpreterTest, IsNotReadAndProfileHasTheReason) {
   const std::string library = std::string(HBMPROF_PYTHON_LIBRARIES "/libpython_") + odd.library + ".so";
   ExpectDone(RunCommand({HBMPROF_INJECT_CASES, "plain"},
                         {"LD_PRELOAD=" HBMPROF_INJECTED ":" + library, "LD_LIBRARY_PATH=" HBMPROF_DOUBLES,
-                         "HBMPROF_CUDA_OUTPUT=" + output}));
+                         "HBMPROF_GPU_OUTPUT=" + output}));
   const ProfileView view = hbmprof_test::ViewProfile(output);
   EXPECT_FALSE(view.samples.empty());
   EXPECT_EQ(view.Comment("python", "version"), odd.version);

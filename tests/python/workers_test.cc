@@ -30,7 +30,7 @@ class PythonWorkersTest : public ::testing::TestWithParam<std::tuple<const char*
   }
   std::vector<std::string> Options() const {
     if (is_linked()) return {"HBMPROF_OUTPUT=" + directory_ + "/%p.pb.gz", "HBMPROF_OUTPUT_ON_SIGNALS=1"};
-    return {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_CUDA_OUTPUT=" + directory_ + "/%p.pb.gz"};
+    return {"LD_PRELOAD=" HBMPROF_INJECTED, "HBMPROF_GPU_OUTPUT=" + directory_ + "/%p.pb.gz"};
   }
 
   const std::string directory_ = NewDirectory();

@@ -532,7 +532,7 @@ TEST_F(ExplainTest, ProgramThatHasFreedAllIsNotHealthy) {
     if (has_pool) {
       maker.Sample({maker.Frame("[idle memory of pytorch]")}, {0, 0, 1, 4000}, {{"device", "GPU:0"}, {"kind", "pool"}});
     }
-    if (std::string(kind) != "linked") maker.Mapping(0, 4096, 0, "/opt/hbmprof/libhbmprof_cuda.so");
+    if (std::string(kind) != "linked") maker.Mapping(0, 4096, 0, "/opt/hbmprof/libhbmprof_gpu.so");
     const std::string path = Write(maker);
     const json answer = Explain({path});
     EXPECT_EQ(answer["finding_count"], 0) << kind;
@@ -571,7 +571,7 @@ TEST_F(ExplainTest, AdviceFitsHowTheProgramWasRecorded) {
     ProfileMaker maker = HealthyProfile();
     maker.Comment("device GPU:0 space=device in_use=4000 limit=100000 driver_in_use=34000 unaccounted=30000");
     maker.Comment("tracker dropped_records=3");
-    if (std::string(how) != "linked") maker.Mapping(0, 4096, 0, "/opt/hbmprof/libhbmprof_cuda.so");
+    if (std::string(how) != "linked") maker.Mapping(0, 4096, 0, "/opt/hbmprof/libhbmprof_gpu.so");
     if (std::string(how) == "attached") maker.Sample({maker.Frame("[before attach]")}, {1, 1, 0, 0});
     const json answer = Explain({Write(maker)});
     const std::string not_recorded = Find(answer, "NOT_RECORDED")["action"];

@@ -158,7 +158,7 @@ TEST(OwnCode, SkipsKnownLibraries) {
       {{"/usr/lib/libpython3.7m.so.1.0", "cfunction_call"}, "CPython"},
       {{"/usr/bin/python3.11", "Module._call_impl", "/x/site-packages/torch/nn/modules/module.py"}, "torch in Python"},
       {{"/usr/bin/python3.11", "Thread.run", "/usr/lib/python3.11/threading.py"}, "Python's library"},
-      {{"/usr/lib/libhbmprof_cuda.so", "f"}, "hbmprof"},
+      {{"/usr/lib/libhbmprof_gpu.so", "f"}, "hbmprof"},
       {{"/srv/app", "hbmprof::cuda::Malloc"}, "hbmprof"},
   };
   const std::string path = ScratchDir() + "/p.pb.gz";

@@ -57,7 +57,7 @@ struct DefaultProfiler {
 };
 std::atomic<DefaultProfiler*> default_profiler{nullptr};
 std::atomic<OutputFile*> output_file{nullptr};      // never destroyed, because late exit handlers use it
-std::atomic<const char*> output_variable{nullptr};  // null: HBMPROF_OUTPUT. libhbmprof_cuda.so sets another
+std::atomic<const char*> output_variable{nullptr};  // null: HBMPROF_OUTPUT. libhbmprof_gpu.so sets another
 
 struct OfProcess {
   pid_t process;
@@ -249,7 +249,7 @@ bool Make(DefaultOptions options, const std::string& capture_output = "") {
     if (captures_ranges) {
       if (options.output.empty()) {
         problems.push_back(
-            "hbmprof: HBMPROF_CAPTURE_RANGE has no effect without HBMPROF_CUDA_OUTPUT, the path of the files");
+            "hbmprof: HBMPROF_CAPTURE_RANGE has no effect without HBMPROF_GPU_OUTPUT, the path of the files");
       }
       if (options.output_interval != 0 || !options.record.empty()) {
         problems.push_back(

@@ -30,7 +30,7 @@ constexpr std::string_view kKnown[] = {
     "HBMPROF_UNWINDER",
     "HBMPROF_TAGS",
     // Of the injected libraries, of attaching, of the command and of the Python package.
-    "HBMPROF_CUDA_OUTPUT",
+    "HBMPROF_GPU_OUTPUT",
     "HBMPROF_CAPTURE_RANGE",
     "HBMPROF_NVTX",
     "HBMPROF_PJRT_PLUGIN",

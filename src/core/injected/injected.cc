@@ -54,7 +54,7 @@ const InjectedProfiler* FindInjected() {
   const bool is_first = found_injected.exchange(injected != nullptr ? injected : &kNoInjected) == nullptr;
   if (is_first && is_there && injected == nullptr) {
     PrintMessage(
-        "hbmprof: the program contains another version of hbmprof than libhbmprof_cuda.so. Each records separately; "
+        "hbmprof: the program contains another version of hbmprof than libhbmprof_gpu.so. Each records separately; "
         "do not add up their profiles");
   }
   return injected;

@@ -1,4 +1,4 @@
-// InjectedProfiler: the profiler of the injected library (libhbmprof_cuda.so), for a copy of this library in the
+// InjectedProfiler: the profiler of the injected library (libhbmprof_gpu.so), for a copy of this library in the
 // program. The copy records into it, so that one profiler counts all memory of the process. The two libraries share no
 // object: each has its own locks and thread state. The copy calls functions of the C interface (hbmprof/c_api.h), which
 // it finds by name. If a signal handler interrupts the injected profiler and records here, that profiler's own re-entry
@@ -60,7 +60,7 @@ namespace hbmprof::internal {
 // that call them.
 struct InjectedProfiler {
   // The injected library exports `name` as hbmprof_injected_NAME, so that no program that uses the shared library finds
-  // it instead of that library's function. cuda.cmake reads the lists.
+  // it instead of that library's function. gpu.cmake reads the lists.
 #define HBMPROF_DECLARE(name) decltype(&::hbmprof_##name) name;
 #define HBMPROF_DECLARE_OWN(name) decltype(&::hbmprof_injected_##name) name;
   HBMPROF_INJECTED_EVENTS(HBMPROF_DECLARE)

@@ -15,7 +15,7 @@
 //   starts, and must not need another library there.
 // - A status type of our own would have to replace absl::Status in all layers below and including the public API, since
 //   this library contains functions of that API.
-// - Abseil could be built from source with -fPIC. Then this file is not compiled (cuda.cmake). Dependencies of this
+// - Abseil could be built from source with -fPIC. Then this file is not compiled (gpu.cmake). Dependencies of this
 //   project are distribution packages, though, so the default build does not do that.
 #include <cstdint>
 #include <cstdlib>

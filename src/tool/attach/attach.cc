@@ -16,7 +16,7 @@ namespace hbmprof::tool {
 namespace {
 
 constexpr char kDriver[] = "libcuda.so";
-constexpr char kLibrary[] = "libhbmprof_cuda.so";
+constexpr char kLibrary[] = "libhbmprof_gpu.so";
 // Longer than a thread that another, killed command has borrowed needs to go on.
 constexpr double kSecondsForSafeThread = 10;
 

@@ -372,7 +372,7 @@ absl::StatusOr<int> LoadInThread(const Target& target, StoppedThread stopped, co
   data.open = loader.open, data.error = loader.error, data.symbol = loader.symbol;
   data.errno_location = loader.errno_location;
   data.blocked = BlockedSignals();
-  if (loading.path.empty()) std::strcpy(data.memory_name, "libhbmprof_cuda.so");
+  if (loading.path.empty()) std::strcpy(data.memory_name, "libhbmprof_gpu.so");
 
   const uint64_t at = (StackPointer(before) - kRedZone - sizeof(data)) & ~uint64_t{63};
   const pid_t tid = stopped.tid();

@@ -97,7 +97,7 @@ void AddOutputOptions(CLI::App& arguments, OutputOptions& options) {
       ->type_name("DIR")
       ->capture_default_str();
   arguments.add_option("--interval", options.interval, "Also write profiles at this interval, such as 60s");
-  arguments.add_option("--library", options.library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments.add_option("--library", options.library, "Another libhbmprof_gpu.so")->type_name("FILE");
   arguments
       .add_flag("--record{true}", options.record,
                 "Record every event to FILE (%p: process id), or to RUN.PROCESS.NUMBER.hbmrec")

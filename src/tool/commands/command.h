@@ -79,7 +79,7 @@ void AddSumsOptions(CLI::App& arguments, SumsOptions& options);
 
 // What the injected library writes: the options that `run` and `attach` have in common, and the variables for them.
 inline constexpr char kProfileSuffix[] = ".pb.gz";
-inline constexpr char kOutputVariable[] = "HBMPROF_CUDA_OUTPUT";
+inline constexpr char kOutputVariable[] = "HBMPROF_GPU_OUTPUT";
 struct OutputOptions {
   std::string output = "hbmprof-profiles";
   std::string interval;  // "60s"; empty: no profiles at intervals

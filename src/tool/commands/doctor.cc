@@ -156,7 +156,7 @@ int PrintCoverage() {
   dlopen(kAscendFile, RTLD_LAZY);
   // Of the injected library (driver_shim.cc).
   using Coverage = void(void (*visit)(const char* name, const char* state, const char* reason, void*), void* argument);
-  auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_cuda_coverage"));
+  auto* const coverage = reinterpret_cast<Coverage*>(dlsym(RTLD_DEFAULT, "hbmprof_driver_coverage"));
   if (coverage == nullptr) return kFinding;
   const auto print = [](const char* name, const char* state, const char* reason, void*) {
     std::printf("%s\t%s\t%s\n", state, name, reason);
@@ -177,7 +177,7 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
   const absl::StatusOr<Captured> query = RunAndCapture("/proc/self/exe", {"hbmprof", "doctor", "--coverage-only"},
                                                        {{"LD_PRELOAD", PreloadWith(*library)},
                                                         {kOpenclLayers, PreloadWith(*library, kOpenclLayers)},
-                                                        {"HBMPROF_CUDA_OUTPUT", ""}},
+                                                        {"HBMPROF_GPU_OUTPUT", ""}},
                                                        false);
   if (!query.ok() || query->text.empty()) {
     findings.Problem("library",
@@ -275,7 +275,7 @@ Command AddDoctorCommand(CLI::App& tool) {
   auto options = std::make_shared<DoctorOptions>();
   arguments->add_flag("--entry-points", options->entry_points,
                       "List the driver's calls: tracked, passed through, absent");
-  arguments->add_option("--library", options->library, "Another libhbmprof_cuda.so")->type_name("FILE");
+  arguments->add_option("--library", options->library, "Another libhbmprof_gpu.so")->type_name("FILE");
   arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--coverage-only", options->coverage_only)->group("");
   arguments->add_option("PROGRAM", options->command, "After --: a program to check");

@@ -88,7 +88,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
   } else {
     const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
     for (const char* folder : {"../" HBMPROF_LIBDIR "/hbmprof", "../inject", "."}) {
-      candidates.push_back((here / folder / "libhbmprof_cuda.so").lexically_normal());
+      candidates.push_back((here / folder / "libhbmprof_gpu.so").lexically_normal());
     }
   }
   for (const std::string& candidate : candidates) {
@@ -101,7 +101,7 @@ absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given) {
           "dollar sign as a variable; copy the library to a path without these characters and name it with --library");
     }
   }
-  return NotFound("libhbmprof_cuda.so was not found. Tried: ", absl::StrJoin(candidates, ", "),
+  return NotFound("libhbmprof_gpu.so was not found. Tried: ", absl::StrJoin(candidates, ", "),
                   ". It is built for x86-64 and aarch64 Linux; --library FILE names another file");
 }
 

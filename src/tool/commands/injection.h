@@ -7,7 +7,7 @@
 
 namespace hbmprof::tool {
 
-// Returns the absolute path of libhbmprof_cuda.so: `given` if it is not empty, else the one that was installed or built
+// Returns the absolute path of libhbmprof_gpu.so: `given` if it is not empty, else the one that was installed or built
 // with this command. Errors: kNotFound with the paths that were tried; kInvalidArgument if LD_PRELOAD cannot hold the
 // path.
 absl::StatusOr<std::string> FindInjectedLibrary(const std::string& given);

@@ -142,7 +142,7 @@ class ProfileSet::Adder {
       file.info.Add(file.comments.back());
     }
     file.is_injected = absl::c_any_of(message_.mapping(), [this](const pprof::Mapping& mapping) {
-      return raw_.text(mapping.filename()).find("libhbmprof_cuda.so") != std::string_view::npos;
+      return raw_.text(mapping.filename()).find("libhbmprof_gpu.so") != std::string_view::npos;
     });
     for (const pprof::Sample& sample : message_.sample()) {
       file.samples.push_back({StackOf(sample), LabelSetOf(sample), AgesOf(sample)});

@@ -44,7 +44,7 @@ class NeighbourTest : public ::testing::TestWithParam<Order> {
       preload = GetParam() == kBefore ? library_ + ":" HBMPROF_INJECTED : HBMPROF_INJECTED ":" + library_;
     }
     environment.insert(environment.begin(), {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "LD_PRELOAD=" + preload,
-                                             "HBMPROF_CUDA_OUTPUT=" + profile_, "NEIGHBOUR_LOG=" + log_});
+                                             "HBMPROF_GPU_OUTPUT=" + profile_, "NEIGHBOUR_LOG=" + log_});
     ++programs_;
     return RunCommand(command, environment);
   }

@@ -457,7 +457,7 @@ TEST(AttachContainer, LibraryIsInvisible) {
     std::ifstream maps("/proc/" + std::to_string(container.pid()) + "/maps");
     int files = 0;
     for (std::string line; std::getline(maps, line);) {
-      if (line.find(" 00000000 ") != std::string::npos && line.find("/memfd:libhbmprof_cuda.so") != std::string::npos) {
+      if (line.find(" 00000000 ") != std::string::npos && line.find("/memfd:libhbmprof_gpu.so") != std::string::npos) {
         ++files;
       }
     }

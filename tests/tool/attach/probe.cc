@@ -1,4 +1,4 @@
-// A library in the place of libhbmprof_cuda.so. Its hbmprof_attach uses what the real one uses: the stack, malloc,
+// A library in the place of libhbmprof_gpu.so. Its hbmprof_attach uses what the real one uses: the stack, malloc,
 // errno, the vector registers, a thread, the dynamic linker.
 #include <dlfcn.h>
 #include <pthread.h>

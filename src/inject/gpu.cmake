@@ -1,10 +1,10 @@
-# libhbmprof_cuda.so, for LD_PRELOAD and OPENCL_LAYERS: the profiler, the driver's wrapped calls, and the OpenCL layer.
+# libhbmprof_gpu.so, for LD_PRELOAD and OPENCL_LAYERS: the profiler, the driver's wrapped calls, and the OpenCL layer.
 if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64|aarch64|arm64)$" OR NOT CMAKE_SYSTEM_NAME STREQUAL "Linux")
-  message(STATUS "hbmprof: the injected CUDA library is for x86-64 and aarch64 Linux only, so it is not built")
+  message(STATUS "hbmprof: libhbmprof_gpu.so is for x86-64 and aarch64 Linux only, so it is not built")
   return()
 endif()
 if(HBMPROF_SANITIZER)
-  message(STATUS "hbmprof: the injected CUDA library holds an unsanitized hbmprof, so it is not built here")
+  message(STATUS "hbmprof: libhbmprof_gpu.so holds an unsanitized hbmprof, so it is not built here")
   return()
 endif()
 
@@ -13,7 +13,7 @@ endif()
 set(_backends ${PROJECT_SOURCE_DIR}/src/backends)
 set(_calls ${_backends}/cuda/driver/driver_calls.inc ${_backends}/hip/hip_calls.inc ${_backends}/ascend/hal_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
-set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_cuda_coverage hbmprof_detach
+set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_driver_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
@@ -84,9 +84,9 @@ HBMPROF {
 };
 ")
 
-hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports.map
+hbmprof_injected_library(hbmprof_gpu ${CMAKE_CURRENT_BINARY_DIR}/exports.map
   attach.cc
-  cuda_preload.cc
+  gpu_preload.cc
   linker/deep_bind.cc
   linker/dynamic_linker.cc
   driver_shim.cc
@@ -109,15 +109,13 @@ hbmprof_injected_library(hbmprof_inject_cuda ${CMAKE_CURRENT_BINARY_DIR}/exports
   ${_backends}/cuda/driver/driver_structs.cc
   ${_backends}/cuda/shared/nvml.cc
   ${_backends}/hip/hip_driver.cc)
-set_target_properties(hbmprof_inject_cuda PROPERTIES OUTPUT_NAME hbmprof_cuda)
-set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_inject_cuda PROPERTIES COMPILE_OPTIONS -fvisibility=default)
+set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_gpu PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
-target_link_options(hbmprof_inject_cuda PRIVATE LINKER:-soname,libhbmprof_cuda.so ${_second_names})
+target_link_options(hbmprof_gpu PRIVATE LINKER:-soname,libhbmprof_gpu.so ${_second_names})
 # calls/driver.cc must call the C library's dlsym, not the one of this library.
-target_compile_definitions(hbmprof_inject_cuda PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
+target_compile_definitions(hbmprof_gpu PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 
-# It is installed into its own folder, because programs do not link it, and because libhbmprof_cuda.a is another library
-# (hbmprof::cuda).
+# It is installed into its own folder, because programs do not link it.
 if(HBMPROF_INSTALL)
-  install(TARGETS hbmprof_inject_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+  install(TARGETS hbmprof_gpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 endif()

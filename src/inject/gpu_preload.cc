@@ -1,12 +1,12 @@
-// libhbmprof_cuda.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
+// libhbmprof_gpu.so, which is loaded with LD_PRELOAD. The driver's wrapped calls are in
 // src/inject/driver_shim.cc, dlsym and dlopen in dynamic_linker.cc.
 //
 // Environment: OptionsFromEnvironment (hbmprof/options.h), except HBMPROF_OUTPUT, which belongs to the program.
 // Instead:
-//   HBMPROF_CUDA_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
+//   HBMPROF_GPU_OUTPUT=PATH       the path of the profile at exit; a pattern as in DefaultOptions::output
 //   HBMPROF_NVTX=innermost|outermost|path|none  see nvtx.cc
 //   HBMPROF_CAPTURE_RANGE=cudaProfilerApi|nvtx:NAME  writes profiles and recordings of these ranges only
-//                                  (capture_range.h), to files whose names come from HBMPROF_CUDA_OUTPUT
+//                                  (capture_range.h), to files whose names come from HBMPROF_GPU_OUTPUT
 #include "src/api/control/capture_range.h"
 #include "src/api/output/exit_writer.h"
 #include "src/api/public/default_profiler.h"
@@ -24,7 +24,7 @@ namespace hbmprof::internal {
 
 void PrepareTracking() {
   if (IsOff()) return;
-  SetOutputVariable("HBMPROF_CUDA_OUTPUT");
+  SetOutputVariable("HBMPROF_GPU_OUTPUT");
   uses_reports.store(true, std::memory_order_release);
   HideLackingFunctions();
 }
