@@ -195,6 +195,33 @@ TEST_F(ExplainTest, LeakWithoutACallerHasItsLine) {
   EXPECT_THAT(RunTool({"explain", Write(maker)}).out, HasSubstr("\n   at /src/leak.py:11\n"));
 }
 
+TEST_F(ExplainTest, ShowsPhasesWithWhatTheProgramExpects) {
+  ProfileMaker maker = HealthyProfile();
+  maker.Comment("counter requests value=128");
+  maker.Comment("counter estimate:load value=6000");
+  maker.Comment("counter estimate:kv%20cache value=100");
+  const auto add = [&](const char* phase, const char* function, int64_t bytes) {
+    maker.Sample({maker.Frame(function), maker.Frame("main")}, {1, bytes, 1, bytes},
+                 {{"device", "GPU:0"}, {"phase", phase}});
+  };
+  add("load", "load_weights", 5000);
+  add("load", "ncclMemAlloc", 1000);
+  add("serve", "serve", 10);
+  const std::string path = Write(maker);
+  const json answer = Explain({path});
+  const json phases = answer["sources"][0]["phases"];
+  ASSERT_EQ(phases.size(), 4u) << phases;
+  EXPECT_EQ(phases[0], json({{"phase", "load"},
+                             {"estimated", 6000},
+                             {"in_use", 6000},
+                             {"libraries", {{"own code", 5000}, {"NCCL", 1000}}}}));
+  EXPECT_EQ(phases[1]["phase"], "") << "the rest";
+  EXPECT_EQ(phases[2]["estimated"], nullptr);
+  EXPECT_EQ(phases[3], json({{"phase", "kv cache"}, {"estimated", 100}, {"in_use", 0}, {"libraries", json::object()}}));
+  EXPECT_THAT(RunTool({"explain", path}).out, HasSubstr("phase     estimated    in use  libraries\n"
+                                                        "load       5.86 KiB  5.86 KiB  own code 4.88 KiB, NCCL"));
+}
+
 TEST_F(ExplainTest, NumbersAreRoundedAndBounded) {
   ProfileMaker maker = HealthyProfile();
   AddLeak(1, maker);

@@ -174,7 +174,9 @@ absl::StatusOr<int> RunExplain(const ExplainOptions& options) {
     for (size_t i = 0; i < shown; ++i) entries.push_back(FindingJson(findings[i], i + 1));
     Print(ToText(json));
   } else {
-    for (size_t i = 0; i < sources; ++i) PrintVisible(HeadText(answers.programs[i]));
+    for (size_t i = 0; i < sources; ++i) {
+      PrintVisible(Cat(HeadText(answers.programs[i]), PhasesText(answers.programs[i].phases)));
+    }
     if (sources < answers.programs.size()) Print(Cat("and ", answers.programs.size() - sources, " more\n"));
     for (size_t i = 0; i < shown; ++i) PrintVisible(FindingText(findings[i], i + 1));
     if (wrong == 0 && minor.empty()) Print(Cat(NoFindingText(is_judged), "\n"));
@@ -233,13 +235,19 @@ absl::StatusOr<Findings> JudgeProgram(const std::string& command, const ViewOpti
                                       const std::string& counter, Program& program) {
   auto& [profiles, subject] = program;
   for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
+  if (profiles.CheckLabelKey("", kPhaseLabel).ok()) {  // before own code, which hides the libraries
+    ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(view.known));
+    LabelLibraries(libraries, profiles);
+  }
   RETURN_IF_ERROR(ApplyView(command, view, profiles));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   RETURN_IF_ERROR(CheckLabels(profiles, view.by));
   ASSIGN_OR_RETURN(const size_t judged, TypeToJudge(profiles, type));
   subject.counter = counter;
   ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &subject.counter));
-  return FindingsOf(profiles, series, judged, subject, view.by);
+  Findings findings = FindingsOf(profiles, series, judged, subject, view.by);
+  findings.phases = PhasesOf(profiles);
+  return findings;
 }
 
 Command AddExplainCommand(CLI::App& tool) {

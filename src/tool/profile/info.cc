@@ -32,7 +32,8 @@ void ProfileInfo::Add(std::string_view text) {
   Comment comment(text);
   for (const auto& [word, list] : {std::pair("tracker", &trackers), std::pair("hbmprof", &processes),
                                    std::pair("environment", &environments), std::pair("counter", &counters)}) {
-    if (comment.word == word) return list->push_back(std::move(comment));
+    const bool is_estimate = list == &counters && comment.name.rfind(kEstimatePrefix, 0) == 0;
+    if (comment.word == word) return (is_estimate ? &estimates : list)->push_back(std::move(comment));
   }
   if (comment.word == "warning" && comment.values.count("text") > 0) warnings.push_back(comment.Text("text"));
   if (comment.word == "device") devices.emplace_back(std::move(comment));

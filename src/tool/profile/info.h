@@ -19,6 +19,9 @@ struct Comment {
   std::string Text(const std::string& key, const std::string& missing = "") const;
 };
 
+// A program that knows what a phase should need sets a counter of this name, followed by the name of the phase.
+inline constexpr char kEstimatePrefix[] = "estimate:";
+
 // The comments by their words, in the order of the file. Only a merged profile has several of `processes`,
 // `trackers` or `environments`.
 struct ProfileInfo {
@@ -35,6 +38,7 @@ struct ProfileInfo {
   std::vector<Comment> processes;     // with the keys host and pid
   std::vector<Comment> environments;  // with names of variables as keys
   std::vector<Comment> counters;
+  std::vector<Comment> estimates;  // counters that are named kEstimatePrefix and a phase
   std::vector<std::string> warnings;
 
   void Add(std::string_view comment);

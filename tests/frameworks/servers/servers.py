@@ -228,10 +228,14 @@ def vllm_numbers(session):
 
 
 def vllm_phases(session):
-    """Each buffer of a worker has a phase, also those of init_device and sample_tokens."""
-    profiles, _ = session.moments("vLLM")
+    """Each buffer of a worker has a phase, also those of init_device and sample_tokens; explain has vLLM's estimates."""
+    profiles, numbers = session.moments("vLLM")
     phases = session.rows("--by", "phase", "-w", "kind=device", profiles["sample_tokens"])
-    return differing({"phases": (set(phases), PARTS - {"warm up"})})
+    explained = json.loads(session.command("explain", "--json", profiles["sample_tokens"]))["sources"][0]["phases"]
+    estimated = {phase["phase"]: phase["estimated"] for phase in explained if phase["estimated"] is not None}
+    return differing({"phases": (set(phases), PARTS - {"warm up"}),
+                      "estimated, load": (estimated.pop("load"), numbers["load_model"]["model"]),
+                      "estimated": (set(estimated), {"kv cache", "capture"})})
 
 
 def vllm_workers(session):
