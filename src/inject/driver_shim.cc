@@ -12,7 +12,6 @@
 #include "hbmprof/caller.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/profiler.h"
-#include "hbmprof/tag.h"
 #include "src/backends/ascend/hal_driver.h"
 #include "src/backends/calls/adapter.h"
 #include "src/backends/calls/driver.h"
@@ -27,6 +26,7 @@
 #include "src/base/no_cancellation.h"
 #include "src/base/thread_state.h"
 #include "src/base/try_run.h"
+#include "src/inject/event_tag.h"
 
 namespace hbmprof::internal {
 namespace {
@@ -158,7 +158,7 @@ template <typename Queries>
 #define WITH_TAG(key, value, role) WITH_TAG_OF(key, value, role)
 #define WITH_TAG_OF(key, value, action, ...) \
   [&] {                                      \
-    const ScopedTag tag(key, value);         \
+    const EventTag tag(key, value);          \
     return action;                           \
   }(),                                       \
       __VA_ARGS__

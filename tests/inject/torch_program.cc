@@ -64,7 +64,16 @@ class Torch final : public Pool {
   }
 
   void* Allocate(size_t bytes) const override { return alloc_(allocator_, bytes); }
-  void* AllocateOn(uint64_t stream, size_t bytes) const { return alloc_on_stream_(allocator_, bytes, stream); }
+  // As a tensor is allocated whose program has made `stream` the current one.
+  void* AllocateOn(uint64_t stream, size_t bytes) const {
+    struct CudaStream {
+      int16_t device;
+      int64_t id;
+    };
+    const auto made = Call<CudaStream(uint64_t, int8_t)>("_ZN3c104cuda21getStreamFromExternalE")(stream, 0);
+    Call<void(CudaStream)>("_ZN3c104cuda20setCurrentCUDAStreamE")(made);
+    return alloc_on_stream_(allocator_, bytes, stream);
+  }
   void Free(void* block) const override { free_(allocator_, block); }
   void EmptyCache() const { empty_(allocator_, 0, 0); }
   // Limits PyTorch's allocator to this part of the memory of device 0.
@@ -151,9 +160,10 @@ void Retry(const Torch& torch) {
   torch.EmptyCache();
 }
 
-// Allocates on stream 0 and on another one, and empties the cache, with few sizes that are equal. Prints what
+// Allocates on the default stream and on another one, and empties the cache, with few sizes that are equal. Prints what
 // write_torch_snapshot.py makes a snapshot of, and the peaks.
-void PrintTrace(const Torch& torch, uint64_t second_stream) {
+void PrintTrace(const Torch& torch) {
+  constexpr uint64_t kSecondStream = 0x7000;
   struct Held {
     void* block;
     size_t bytes;
@@ -218,7 +228,7 @@ void PrintTrace(const Torch& torch, uint64_t second_stream) {
       torch.EmptyCache();
       print_returned();
     } else if (live.empty() || (live.size() < 60 && random() % 100 < 55)) {
-      const uint64_t stream = random() % 5 == 0 ? second_stream : 0;
+      const uint64_t stream = random() % 5 == 0 ? kSecondStream : 0;
       const size_t most = random() % 2 == 0 ? 900 << 10 : random() % 8 == 0 ? 300 * kMiB : 40 * kMiB;
       const size_t bytes = random() % most + 1;
       live.push_back({torch.AllocateOn(stream, bytes), bytes, stream});
@@ -314,8 +324,7 @@ extern "C" [[gnu::visibility("default")]] void torch_case(const char* library, c
   if (name == "two_devices") Random(torch, 2);
   if (name == "serve") Serve(torch, false);
   if (name == "leak") Serve(torch, true);
-  if (name == "trace") return PrintTrace(torch, 0x7000);
-  if (name == "trace_one_stream") return PrintTrace(torch, 0);
+  if (name == "trace") return PrintTrace(torch);
   if (name == "run_out") RunOut(torch);
   if (name == "limit") {
     torch.SetLimit(0.25);

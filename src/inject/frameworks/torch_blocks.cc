@@ -19,6 +19,7 @@
 #include "src/base/per_thread.h"
 #include "src/base/try_run.h"
 #include "src/capture/capture.h"
+#include "src/inject/event_tag.h"
 #include "src/inject/frameworks/driver_blocks.h"
 #include "src/inject/frameworks/frameworks.h"
 #include "src/inject/linker/report_hooks.h"
@@ -163,6 +164,11 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reserved < reported) return Refuse(device, "it reports more bytes allocated than reserved");
   if (bytes > 0) {
     if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
+    // PyTorch caches memory for each stream.
+    std::optional<EventTag> tag;
+    if (const int64_t stream = CurrentTorchStream(torch_device.index, caller); stream != 0) {
+      tag.emplace("stream", absl::AlphaNum(stream).Piece());
+    }
     HandedOut(device, caller, address, bytes, reserved);
   }
   if (bytes < 0) TakenBack(device, address, -bytes, counted - bytes);

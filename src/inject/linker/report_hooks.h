@@ -35,6 +35,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
 // wait meanwhile.
 void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t total_reserved, TorchDevice device);
 
+// Returns the id of the thread's current stream, which is the one of a tensor that it allocates; 0: the default stream,
+// or not known. `caller`: that of a report.
+int64_t CurrentTorchStream(int device, const Caller& caller);
+
 // Returns the function that interposes the function of PyTorch with this mangled name; null for all other names.
 void* TorchHookByName(const char* name);
 // The same for TensorFlow.

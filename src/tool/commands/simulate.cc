@@ -80,9 +80,8 @@ std::vector<std::string> NotesOf(const History& history, bool is_snapshot, bool 
   std::vector<std::string> notes;
   if (!is_snapshot) {
     notes.emplace_back(
-        "A recording has the sizes of blocks, not those that the program asked for, and no streams: each block is "
-        "replayed with its size, on one stream. A snapshot of PyTorch has both. The program's settings are those "
-        "of --recorded-conf.");
+        "A recording has the sizes of blocks, not those that the program asked for: each block is replayed with its "
+        "size. A snapshot of PyTorch has both. The program's settings are those of --recorded-conf.");
   }
   if (is_limited) {
     notes.push_back(is_snapshot ? "A snapshot does not say what else the device holds: PyTorch can have all of it here."

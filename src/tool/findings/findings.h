@@ -80,7 +80,7 @@ struct PhaseUse {
   std::string name;                  // "": memory of no phase
   std::optional<int64_t> estimated;  // by the program itself
   int64_t in_use = 0;
-  std::vector<std::pair<std::string, int64_t>> libraries;  // the parts of `in_use`, the largest first
+  std::vector<std::pair<std::string, int64_t>> libraries;  // the largest parts of `in_use`
 };
 inline constexpr char kPhaseLabel[] = "phase";
 
@@ -109,7 +109,7 @@ struct Findings {
   std::optional<double> seconds;  // since the start of the program
   size_t dumps = 0;               // that were judged
   std::vector<MemoryUse> memories;
-  std::vector<PhaseUse> phases;  // the largest first; empty if the program has none
+  std::vector<PhaseUse> phases;  // the largest; empty if the program has none
   std::vector<Finding> findings;
   // Whether growth could be judged; else why not.
   std::string not_judged;
@@ -137,7 +137,7 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by = {});
 
-// Returns the phases in the last of the profiles. The samples must have the label of LabelLibraries, as far as the
+// Returns the largest phases in the last of the profiles. The samples must have the label of LabelLibraries, as far as the
 // parts of libraries are wanted.
 std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles);
 
@@ -162,7 +162,7 @@ std::string FindingText(const Finding& finding, size_t number);
 std::string HeadText(const Findings& findings);
 // For PrintVisible: a table with its heading; "" without phases.
 std::string PhasesText(const std::vector<PhaseUse>& phases);
-Json PhasesJson(const std::vector<PhaseUse>& phases);
+void AddPhases(const std::vector<PhaseUse>& phases, Json& json);  // as `phases`
 std::string TrustText(const Findings& findings);
 // The sentence if there is no finding, without a full stop. `is_judged`: whether all could be judged.
 const char* NoFindingText(bool is_judged);

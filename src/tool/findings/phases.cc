@@ -6,8 +6,24 @@
 namespace hbmprof::tool {
 namespace {
 
-constexpr size_t kShownPhases = 8;
-constexpr size_t kShownLibraries = 3;
+constexpr size_t kMostPhases = 8;
+constexpr size_t kMostLibraries = 3;
+
+RowFields<PhaseUse> Fields() {
+  const auto libraries = [](const PhaseUse& phase) {
+    const auto format = [](std::string* text, const auto& library) {
+      *text += Cat(library.first, " ", Bytes(library.second));
+    };
+    return absl::StrJoin(phase.libraries, ", ", format);
+  };
+  const auto estimated = [](const PhaseUse& phase) { return phase.estimated ? Bytes(*phase.estimated) : "-"; };
+  return {{"phase", 'l', [](const PhaseUse& phase) { return phase.name.empty() ? "-" : phase.name; }, "phase",
+           &PhaseUse::name},
+          {"estimated", 'r', estimated, "estimated", [](const PhaseUse& phase) { return OrNull(phase.estimated); }},
+          {"in use", 'r', [](const PhaseUse& phase) { return Bytes(phase.in_use); }, "in_use", &PhaseUse::in_use},
+          {"libraries", 'l', libraries, "libraries",
+           [](const PhaseUse& phase) { return Json(std::map(phase.libraries.begin(), phase.libraries.end())); }}};
+}
 
 }  // namespace
 
@@ -33,44 +49,21 @@ std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles) {
   for (auto& [name, phase] : by_name) {
     phase.name = name;
     absl::c_stable_sort(phase.libraries, [](const auto& a, const auto& b) { return a.second > b.second; });
+    phase.libraries.resize(std::min(kMostLibraries, phase.libraries.size()));
     if (phase.in_use > 0 || phase.estimated.has_value()) phases.push_back(std::move(phase));
   }
   absl::c_stable_sort(phases, [](const PhaseUse& a, const PhaseUse& b) { return a.in_use > b.in_use; });
   if (absl::c_all_of(phases, [](const PhaseUse& phase) { return phase.name.empty(); })) phases.clear();
+  phases.resize(std::min(kMostPhases, phases.size()));
   return phases;
 }
 
 std::string PhasesText(const std::vector<PhaseUse>& phases) {
-  const auto libraries = [](const PhaseUse& phase) {
-    const size_t shown = std::min(kShownLibraries, phase.libraries.size());
-    std::string text;
-    for (size_t i = 0; i < shown; ++i) {
-      const auto& [name, bytes] = phase.libraries[i];
-      text += Cat(i == 0 ? "" : ", ", name, " ", Bytes(bytes));
-    }
-    return Cat(text, shown < phase.libraries.size() ? ", ..." : "");
-  };
-  const RowFields<PhaseUse> fields = {
-      {"phase", 'l', [](const PhaseUse& phase) { return phase.name.empty() ? "-" : phase.name; }},
-      {"estimated", 'r', [](const PhaseUse& phase) { return phase.estimated ? Bytes(*phase.estimated) : "-"; }},
-      {"in use", 'r', [](const PhaseUse& phase) { return Bytes(phase.in_use); }},
-      {"libraries", 'l', libraries}};
-  return phases.empty() ? "" : TableOf(phases, fields, kShownPhases);
+  return phases.empty() ? "" : TableOf(phases, Fields(), 0);
 }
 
-Json PhasesJson(const std::vector<PhaseUse>& phases) {
-  Json list = Json::array();
-  for (size_t i = 0; i < std::min(kShownPhases, phases.size()); ++i) {
-    Json libraries = Json::object();
-    for (const auto& [name, bytes] : phases[i].libraries) {
-      if (libraries.size() < kShownLibraries) libraries[name] = bytes;
-    }
-    list.push_back({{"phase", phases[i].name},
-                    {"estimated", OrNull(phases[i].estimated)},
-                    {"in_use", phases[i].in_use},
-                    {"libraries", std::move(libraries)}});
-  }
-  return list;
+void AddPhases(const std::vector<PhaseUse>& phases, Json& json) {
+  if (!phases.empty()) AddRows("phases", phases, Fields(), 0, json);
 }
 
 }  // namespace hbmprof::tool

@@ -74,7 +74,7 @@ Json SourceJson(const Findings& findings) {
     Json& parts = entry["parts"] = Json::object();
     for (const auto& [name, bytes] : memory.parts) parts[name] = bytes;
   }
-  if (!findings.phases.empty()) json["phases"] = PhasesJson(findings.phases);
+  AddPhases(findings.phases, json);
   const auto of_ours = [&](Json value) { return findings.is_ours ? std::move(value) : Json(); };
   json["trust"] = {{"recording", of_ours(findings.off_since.empty())},
                    {"since_start", of_ours(findings.is_since_start && findings.off_since.empty())},

@@ -26,14 +26,28 @@ double SumOfTerms(const std::vector<double>& terms, const Point& at) {
   return sum;
 }
 
-// Returns the power of the size with which the last points grow; 0 if any two do not grow clearly faster than a line.
-double PowerOf(const Course& course) {
-  double power = 0;
-  for (size_t i = 1; i < course.size(); ++i) {
-    power = std::log2(course[i].second / course[i - 1].second) / std::log2(course[i].first / course[i - 1].first);
-    if (!(power > 1.1) || std::isinf(power)) return 0;
+// Finds a constant and the power of the size with which the rest grows. The power is 0 if any two points do not grow
+// clearly faster than a line.
+void FindPower(Law& law) {
+  constexpr size_t kFewest = 4;  // three points match any constant
+  const Course& course = law.course;
+  double best = INFINITY;
+  for (double part = 0; part < 1 && course.size() > 2; part += course.size() < kFewest ? 1 : 1.0 / 64) {
+    const double constant = part * course[0].second;
+    double least = INFINITY;
+    double most = 0;
+    double power = 0;
+    for (size_t i = 1; i < course.size(); ++i) {
+      const double growth = (course[i].second - constant) / (course[i - 1].second - constant);
+      power = std::log2(growth) / std::log2(course[i].first / course[i - 1].first);
+      least = std::min(least, growth > 0 ? power : 0);
+      most = std::max(most, power);
+    }
+    if (!(least > 1.1) || std::isinf(most) || most - least >= best) continue;
+    best = most - least;
+    law.constant = constant;
+    law.power = power;
   }
-  return course.size() < 3 ? 0 : power;
 }
 
 // Rounding up to powers of two: f(2 s) = 2 f(s), and all values are powers of two times each other.
@@ -221,7 +235,7 @@ Law LawFinder::Find(const std::vector<double>& measured) const {
   }
   best.course.assign(course.begin(), course.end());
   best.can_be_doubling = CanBeDoubling(best.course);
-  if (best.is_steps && !best.can_be_doubling) best.power = PowerOf(best.course);
+  if (best.is_steps && !best.can_be_doubling) FindPower(best);
   return best;
 }
 
@@ -254,7 +268,7 @@ Estimate LawFinder::At(const Law& law, const Point& at) const {
     const auto [low, high] = std::minmax(before->second, after->second);
     return {low, high, high};
   }
-  const double power = last * std::pow(size / last_size, law.power);
+  const double power = law.constant + (last - law.constant) * std::pow(size / last_size, law.power);
   if (law.power > 0) return {std::min(line, power), power, std::max(line, power)};
   if (const std::optional<Estimate> pages = PagesAt(law.course, size, line); pages.has_value()) return *pages;
   // If the last value is much less than the others predict, or the end is flat, growth may have stopped.

@@ -22,7 +22,9 @@ struct Law {
   std::vector<double> terms;  // a sum: by term, its bytes for each unit
   bool is_steps = false;      // no sum of terms holds; `terms` is the nearest one
   bool holds() const { return !terms.empty() && !is_steps; }
-  double power = 0;  // of steps that grow faster than a line: that of the last points
+  // Of steps that grow faster than a line: the power of the last points, without a constant.
+  double power = 0;
+  double constant = 0;
 
   // By measured point: the bytes; the terms if it is left out; what these say of it, minus the bytes.
   std::vector<double> measured;

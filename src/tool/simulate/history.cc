@@ -117,6 +117,13 @@ std::vector<Role> RolesOf(const RecordingTables& tables, uint32_t device) {
   return roles;
 }
 
+// Returns PyTorch's number of the stream of a block.
+int64_t StreamOf(const Snapshot::Sample& site) {
+  const auto tag = absl::c_find_if(site.tags, [](const auto& one) { return one.first == "stream"; });
+  int64_t stream = 0;
+  return tag != site.tags.end() && absl::SimpleAtoi(tag->second, &stream) ? stream : 0;
+}
+
 // Enters the events of a device from the trace of a snapshot.
 void EnterTrace(const TorchSnapshot& snapshot, const std::vector<uint32_t>& trace, HistoryMaker& maker) {
   int64_t first = 0;
@@ -193,7 +200,10 @@ void EnterHistory(RecordingReader& recording, const TorchSnapshot* snapshot, con
     if (roles[live.site] == Role::kBlock) blocks[internal::AddressOfBuffer(live.id).value_or(0)] = live;
   }
   end_change();
-  for (const auto& [address, live] : blocks) maker.Allocate(address, live.bytes, 0, tables.sites[live.site].stack);
+  for (const auto& [address, live] : blocks) {
+    const Snapshot::Sample& site = tables.sites[live.site];
+    maker.Allocate(address, live.bytes, StreamOf(site), site.stack);
+  }
   if (trace != nullptr) return EnterTrace(*snapshot, *trace, maker);
   RecordedEvent event;
   while (cursor.Next(&event)) {
@@ -208,7 +218,7 @@ void EnterHistory(RecordingReader& recording, const TorchSnapshot* snapshot, con
       add(event.site, event.id, begins ? event.bytes : -event.bytes);
       const uint64_t address = internal::AddressOfBuffer(event.id).value_or(0);
       const bool is_block = roles[event.site] == Role::kBlock;
-      if (is_block && begins) maker.Allocate(address, event.bytes, 0, stack);
+      if (is_block && begins) maker.Allocate(address, event.bytes, StreamOf(tables.sites[event.site]), stack);
       if (is_block && !begins) maker.Free(Kind::kFree, address, event.bytes);
     }
     if (!event.is_continued) end_change();

@@ -232,7 +232,7 @@ def vllm_phases(session):
     profiles, numbers = session.moments("vLLM")
     phases = session.rows("--by", "phase", "-w", "kind=device", profiles["sample_tokens"])
     explained = json.loads(session.command("explain", "--json", profiles["sample_tokens"]))["sources"][0]["phases"]
-    estimated = {phase["phase"]: phase["estimated"] for phase in explained if phase["estimated"] is not None}
+    estimated = {phase["phase"]: phase["estimated"] for phase in explained if "estimated" in phase}
     return differing({"phases": (set(phases), PARTS - {"warm up"}),
                       "estimated, load": (estimated.pop("load"), numbers["load_model"]["model"]),
                       "estimated": (set(estimated), {"kv cache", "capture"})})
