@@ -167,7 +167,8 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
     // PyTorch caches memory for each stream.
     std::optional<EventTag> tag;
     if (const int64_t stream = CurrentTorchStream(torch_device.index, caller); stream != 0) {
-      tag.emplace("stream", absl::AlphaNum(stream).Piece());
+      const absl::AlphaNum text(stream);
+      tag.emplace("stream", std::string_view(text.data(), text.size()));
     }
     HandedOut(device, caller, address, bytes, reserved);
   }

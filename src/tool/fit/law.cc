@@ -26,14 +26,15 @@ double SumOfTerms(const std::vector<double>& terms, const Point& at) {
   return sum;
 }
 
-// Finds a constant and the power of the size with which the rest grows. The power is 0 if any two points do not grow
-// clearly faster than a line.
+// Finds the power of the size with which the bytes grow, perhaps beside a constant. It is 0 if any two points do not
+// grow clearly faster than a line.
 void FindPower(Law& law) {
-  constexpr size_t kFewest = 4;  // three points match any constant
+  constexpr size_t kFewest = 4;          // three points match some constant
+  constexpr double kEqualPowers = 0.05;  // beside a constant
   const Course& course = law.course;
   double best = INFINITY;
-  for (double part = 0; part < 1 && course.size() > 2; part += course.size() < kFewest ? 1 : 1.0 / 64) {
-    const double constant = part * course[0].second;
+  for (double rest = 1; rest > 1e-3 && course.size() > 2; rest *= course.size() < kFewest ? 0 : 0.97) {
+    const double constant = (1 - rest) * course[0].second;
     double least = INFINITY;
     double most = 0;
     double power = 0;
@@ -44,7 +45,7 @@ void FindPower(Law& law) {
       most = std::max(most, power);
     }
     if (!(least > 1.1) || std::isinf(most) || most - least >= best) continue;
-    best = most - least;
+    best = std::min(kEqualPowers, most - least);
     law.constant = constant;
     law.power = power;
   }
@@ -269,7 +270,9 @@ Estimate LawFinder::At(const Law& law, const Point& at) const {
     return {low, high, high};
   }
   const double power = law.constant + (last - law.constant) * std::pow(size / last_size, law.power);
-  if (law.power > 0) return {std::min(line, power), power, std::max(line, power)};
+  // Beside a constant, a few steps can look like this, and growth may have stopped.
+  const double low = law.constant > 0 ? std::min(last, line) : std::min(line, power);
+  if (law.power > 0) return {low, power, std::max(line, power)};
   if (const std::optional<Estimate> pages = PagesAt(law.course, size, line); pages.has_value()) return *pages;
   // If the last value is much less than the others predict, or the end is flat, growth may have stopped.
   double usual = 0;
