@@ -137,8 +137,8 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by = {});
 
-// Returns the largest phases in the last of the profiles. The samples must have the label of LabelLibraries, as far as the
-// parts of libraries are wanted.
+// Returns the largest phases in the last of the profiles. The samples must have the label of LabelLibraries, as far as
+// the parts of libraries are wanted.
 std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles);
 
 // Returns the rank whose memory is farthest from that of the others, if it is conspicuous. The samples must have the

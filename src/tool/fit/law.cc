@@ -30,10 +30,10 @@ double SumOfTerms(const std::vector<double>& terms, const Point& at) {
 // grow clearly faster than a line.
 void FindPower(Law& law) {
   constexpr size_t kFewest = 4;          // three points match some constant
-  constexpr double kEqualPowers = 0.05;  // beside a constant
+  constexpr double kEqualPowers = 0.02;  // beside a constant
   const Course& course = law.course;
   double best = INFINITY;
-  for (double rest = 1; rest > 1e-3 && course.size() > 2; rest *= course.size() < kFewest ? 0 : 0.97) {
+  for (double rest = 1; rest > 1e-3 && course.size() > 2; rest *= course.size() < kFewest ? 0 : 0.99) {
     const double constant = (1 - rest) * course[0].second;
     double least = INFINITY;
     double most = 0;
@@ -203,6 +203,7 @@ Law LawFinder::Find(const std::vector<double>& measured) const {
   // Of sums that are equally good, the shorter one is the more likely one.
   constexpr double kPenalty = 1.25;  // for each term
   constexpr double kExact = 1e-5;    // a smaller part of the largest value is rounding
+  constexpr double kRounding = 1e-3;
   const double largest = LargestOf(measured);
   Law best;
   double best_score = INFINITY;
@@ -236,7 +237,8 @@ Law LawFinder::Find(const std::vector<double>& measured) const {
   }
   best.course.assign(course.begin(), course.end());
   best.can_be_doubling = CanBeDoubling(best.course);
-  if (best.is_steps && !best.can_be_doubling) FindPower(best);
+  if (!best.can_be_doubling && LargestOf(best.errors) > kRounding * largest) FindPower(best);
+  if (best.constant == 0 && !best.is_steps) best.power = 0;
   return best;
 }
 
@@ -261,15 +263,16 @@ Estimate LawFinder::At(const Law& law, const Point& at) const {
     const Estimate doubling = DoublingAt(law.course, size);
     return law.is_steps ? doubling : Estimate{std::min(line, doubling.low), line, std::max(line, doubling.high)};
   }
-  if (!law.is_steps) return {line, line, line};
   const auto& [last_size, last] = law.course.back();
+  const double power = law.constant + (last - law.constant) * std::pow(size / last_size, law.power);
+  // A power that adds little to a constant is near a line.
+  if (!law.is_steps) return {line, line, law.power > 0 ? std::max(line, power) : line};
   if ((law.axis & (law.axis - 1)) == 0 && size <= last_size) {
     const auto after = absl::c_find_if(law.course, [size](const auto& one) { return one.first >= size; });
     const auto before = after - (after == law.course.begin() ? 0 : 1);
     const auto [low, high] = std::minmax(before->second, after->second);
     return {low, high, high};
   }
-  const double power = law.constant + (last - law.constant) * std::pow(size / last_size, law.power);
   // Beside a constant, a few steps can look like this, and growth may have stopped.
   const double low = law.constant > 0 ? std::min(last, line) : std::min(line, power);
   if (law.power > 0) return {low, power, std::max(line, power)};
