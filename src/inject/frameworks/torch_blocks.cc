@@ -164,9 +164,10 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reserved < reported) return Refuse(device, "it reports more bytes allocated than reserved");
   if (bytes > 0) {
     if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
-    // PyTorch caches memory for each stream.
+    // For a replay of a recording: PyTorch caches memory for each stream.
     std::optional<EventTag> tag;
-    if (const int64_t stream = CurrentTorchStream(torch_device.index, caller); stream != 0) {
+    const bool is_recorded = tags_observer.load(std::memory_order_relaxed) != nullptr;
+    if (const int64_t stream = is_recorded ? CurrentTorchStream(torch_device.index, caller) : 0; stream != 0) {
       const absl::AlphaNum text(stream);
       tag.emplace("stream", std::string_view(text.data(), text.size()));
     }
