@@ -62,8 +62,6 @@ void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   ReportOutOfMemory(failure);
 }
 
-namespace {
-
 Profiler* OpenclProfiler() {
   static std::atomic<bool> has_joined{false};
   if (!BeginEvent()) return nullptr;
@@ -77,7 +75,4 @@ Profiler* OpenclProfiler() {
   return profiler.enabled() ? &profiler : nullptr;
 }
 
-[[gnu::constructor]] void RecordOpencl() { opencl_profiler.store(&OpenclProfiler, std::memory_order_release); }
-
-}  // namespace
 }  // namespace hbmprof::internal

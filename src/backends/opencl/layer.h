@@ -6,15 +6,12 @@
 #ifndef HBMPROF_SRC_BACKENDS_OPENCL_LAYER_H_
 #define HBMPROF_SRC_BACKENDS_OPENCL_LAYER_H_
 
-#include <atomic>
-
 #include "hbmprof/profiler.h"
 
 namespace hbmprof::internal {
 
-// Set by what contains the layer, before the loader uses it, and called by each wrapped call. Returns null if nothing
-// is to be recorded.
-inline std::atomic<Profiler* (*)()> opencl_profiler{nullptr};
+// Defined by what contains the layer; each wrapped call calls it. Returns null if nothing is to be recorded.
+Profiler* OpenclProfiler();
 
 }  // namespace hbmprof::internal
 
