@@ -109,32 +109,33 @@ void RecordObject(Profiler& profiler, const Caller& caller, cl_mem mem, const Kn
 enum Entry : int {
 #define CALL(PLACE, name, ...) k_##name,
 #include "src/backends/opencl/calls.inc"
+  kEntryCount
 };
 
 // A row of calls.inc. `slot`: in the dispatch table; SIZE_MAX: an extension, of which each platform has its own.
-// `last`: that which a program got last, for calls that name no context of a platform.
 struct Call {
   const char* name;
   size_t slot;
   void* wrapper;
-  std::atomic<void*> last{nullptr};
 };
-extern Call calls[];
+extern const Call calls[kEntryCount];
+std::atomic<void*> last_found[kEntryCount];  // that which a program got last, for calls without a context of a platform
 
 // Returns the function of the next layer or, for an extension, of the platform of `owner`.
-template <typename Function, typename Owner>
-Function Find(const Call& call, Owner owner) {
+template <typename Function, Entry entry, typename Owner>
+Function Find(Owner owner) {
+  const Call& call = calls[entry];
   if (call.slot != SIZE_MAX) return reinterpret_cast<Function>(reinterpret_cast<void* const*>(&Next())[call.slot]);
   const auto id = Ask<cl_platform_id>(DeviceOf(owner), CL_DEVICE_PLATFORM);
   void* const found = id == nullptr ? nullptr : Next().clGetExtensionFunctionAddressForPlatform(id, call.name);
-  return reinterpret_cast<Function>(found != nullptr ? found : call.last.load(std::memory_order_acquire));
+  return reinterpret_cast<Function>(found != nullptr ? found : last_found[entry].load(std::memory_order_acquire));
 }
 
 template <Entry entry, int bytes_at, int device_at, MemoryKind kind, typename Result, typename... Arguments>
 [[gnu::noinline]] Result Allocates(Arguments... arguments) {
   const Caller caller = Caller::OfThisFunction();
   const std::tuple<Arguments...> all(arguments...);
-  const Result made = Find<Result (*)(Arguments...)>(calls[entry], std::get<0>(all))(arguments...);
+  const Result made = Find<Result (*)(Arguments...), entry>(std::get<0>(all))(arguments...);
   [[maybe_unused]] const auto last = std::get<sizeof...(Arguments) - 1>(all);
   cl_int error = CL_SUCCESS;
   if constexpr (std::is_same_v<decltype(last), cl_int* const>) error = last != nullptr ? *last : CL_SUCCESS;
@@ -161,7 +162,7 @@ template <Entry entry, int bytes_at, int device_at, MemoryKind kind, typename Re
 
 template <Entry entry, typename Result>
 Result Frees(cl_context context, void* address) {
-  const auto free = [=] { return Find<Result (*)(cl_context, void*)>(calls[entry], context)(context, address); };
+  const auto free = [=] { return Find<Result (*)(cl_context, void*), entry>(context)(context, address); };
   Profiler* const profiler = OpenclProfiler();
   if (profiler == nullptr) return free();
   if constexpr (std::is_void_v<Result>) return profiler->RecordFree(address), free();
@@ -181,7 +182,14 @@ cl_int clEnqueueSVMFree(cl_command_queue queue, cl_uint count, void** addresses,
 }
 
 // Returns the wrapper of the function that a driver has for `name`; `function` itself if there is none.
-void* WrapperOf(const char* name, void* function);
+void* WrapperOf(const char* name, void* function) {
+  for (int i = 0; i < kEntryCount; ++i) {
+    if (function == nullptr || std::strcmp(name, calls[i].name) != 0) continue;
+    last_found[i].store(function, std::memory_order_release);
+    return calls[i].wrapper;
+  }
+  return function;
+}
 void* clGetExtensionFunctionAddress(const char* name) {
   return WrapperOf(name, Next().clGetExtensionFunctionAddress(name));
 }
@@ -197,18 +205,9 @@ void* clGetExtensionFunctionAddressForPlatform(cl_platform_id platform, const ch
 #define FREES(name, ...) &Frees<k_##name>
 #define OTHER(name, ...) &name
 #define CALL(PLACE, name, role, ...) PLACE(name, role(name, __VA_ARGS__))
-Call calls[] = {
+const Call calls[] = {
 #include "src/backends/opencl/calls.inc"
 };
-
-void* WrapperOf(const char* name, void* function) {
-  for (Call& call : calls) {
-    if (function == nullptr || std::strcmp(name, call.name) != 0) continue;
-    call.last.store(function, std::memory_order_release);
-    return call.wrapper;
-  }
-  return function;
-}
 
 }  // namespace
 
