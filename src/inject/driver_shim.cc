@@ -282,7 +282,8 @@ void* WrapperOf(void* function) {
 // drivers that the process has loaded, in that order; of CUDA's if there is none. The state is "tracked", "passed
 // through", or "absent" if this driver does not have the function. The reason is empty unless the state is "passed
 // through".
-extern "C" [[gnu::visibility("default")]] void hbmprof_driver_coverage(hbmprof::internal::Visit* visit, void* argument) {
+extern "C" [[gnu::visibility("default")]] void hbmprof_driver_coverage(hbmprof::internal::Visit* visit,
+                                                                       void* argument) {
   using namespace hbmprof::internal;  // NOLINT: its functions
   const auto is_loaded = [](const WrappedDriver& one) { return one.driver.Library() != nullptr; };
   const bool has_driver = std::any_of(std::begin(wrapped_drivers), std::end(wrapped_drivers), is_loaded);

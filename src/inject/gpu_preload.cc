@@ -62,7 +62,7 @@ void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   ReportOutOfMemory(failure);
 }
 
-Profiler* OpenclProfiler() {
+static Profiler* OpenclProfiler() {
   static std::atomic<bool> has_joined{false};
   if (!BeginEvent()) return nullptr;
   if (!has_joined.load(std::memory_order_acquire)) {
@@ -74,5 +74,6 @@ Profiler* OpenclProfiler() {
   Profiler& profiler = Profiler::Default();
   return profiler.enabled() ? &profiler : nullptr;
 }
+[[gnu::constructor]] static void RecordOpencl() { opencl_profiler.store(&OpenclProfiler); }
 
 }  // namespace hbmprof::internal

@@ -88,7 +88,7 @@ const KnownDevice& Known(Profiler& profiler, cl_device_id device) {
 BufferId IdOf(cl_mem mem) { return BufferId::Handle(NameSpace::kOpenclMem, reinterpret_cast<uintptr_t>(mem)); }
 
 void Destroyed(cl_mem mem, void*) {
-  if (Profiler* const profiler = OpenclProfiler()) profiler->RecordFree(IdOf(mem));
+  if (Profiler* const profiler = opencl_profiler.load()()) profiler->RecordFree(IdOf(mem));
 }
 
 void RecordObject(Profiler& profiler, const Caller& caller, cl_mem mem, const KnownDevice& device) {
@@ -140,7 +140,7 @@ template <Entry entry, int bytes_at, int device_at, MemoryKind kind, typename Re
   cl_int error = CL_SUCCESS;
   if constexpr (std::is_same_v<decltype(last), cl_int* const>) error = last != nullptr ? *last : CL_SUCCESS;
   const bool is_full = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_RESOURCES;
-  Profiler* const profiler = made != nullptr || is_full ? OpenclProfiler() : nullptr;
+  Profiler* const profiler = made != nullptr || is_full ? opencl_profiler.load()() : nullptr;
   if (profiler == nullptr) return made;
   std::optional<size_t> bytes;
   if constexpr (bytes_at >= 0) bytes = std::get<bytes_at>(all);
@@ -163,7 +163,7 @@ template <Entry entry, int bytes_at, int device_at, MemoryKind kind, typename Re
 template <Entry entry, typename Result>
 Result Frees(cl_context context, void* address) {
   const auto free = [=] { return Find<Result (*)(cl_context, void*), entry>(context)(context, address); };
-  Profiler* const profiler = OpenclProfiler();
+  Profiler* const profiler = opencl_profiler.load()();
   if (profiler == nullptr) return free();
   if constexpr (std::is_void_v<Result>) return profiler->RecordFree(address), free();
   if constexpr (!std::is_void_v<Result>) return RemoveAndFree(*profiler, address, CL_SUCCESS, free);
@@ -173,7 +173,7 @@ Result Frees(cl_context context, void* address) {
 cl_int clEnqueueSVMFree(cl_command_queue queue, cl_uint count, void** addresses,
                         void (*callback)(cl_command_queue, cl_uint, void**, void*), void* data, cl_uint wait_count,
                         const cl_event* wait_list, cl_event* event) {
-  Profiler* const profiler = callback == nullptr && addresses != nullptr ? OpenclProfiler() : nullptr;
+  Profiler* const profiler = callback == nullptr && addresses != nullptr ? opencl_profiler.load()() : nullptr;
   cl_uint ended = 0;
   for (cl_uint i = 0; profiler != nullptr && i < count; ++i) ended += profiler->RecordFree(addresses[i]) ? 1 : 0;
   const cl_int result = Next().clEnqueueSVMFree(queue, count, addresses, callback, data, wait_count, wait_list, event);
