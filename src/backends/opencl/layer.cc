@@ -40,7 +40,7 @@ auto QueryOf(cl_mem) { return Next().clGetMemObjectInfo; }
 template <typename Value, typename Object>
 Value Ask(Object object, cl_uint what) {
   Value value = {};
-  return QueryOf(object)(object, what, sizeof(value), &value, nullptr) == CL_SUCCESS ? value : Value();
+  return QueryOf(object)(object, what, sizeof(Value), &value, nullptr) == CL_SUCCESS ? value : Value();
 }
 
 cl_device_id DeviceOf(cl_context context) { return Ask<std::array<cl_device_id, 64>>(context, CL_CONTEXT_DEVICES)[0]; }
