@@ -69,6 +69,7 @@ download "an OpenCL driver from PyPI" hbmprof_opencl
 # Python with AMD's bindings runs on a substitute and on AMD's library without a device.
 download "AMD's bindings for Python from PyPI" hbmprof_pypi rocm/bindings --no-deps \
   rocm-bindings-hip==10.0.0.0.1.2 rocm-bindings-core==10.0.0.0.1.2
+download "CuPy for ROCm from PyPI" hbmprof_pypi cupy --no-deps cupy-rocm-7-0==14.2.0 numpy==2.4.6
 download "AMD's HIP library" hbmprof_hip
 download "libc++'s headers" hbmprof_libcxx
 download "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie experimental

@@ -30,7 +30,7 @@ void MemoryEnds();
 // wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
 void AllocationFailed(const FailedAllocation& failure, const Caller& caller);
 
-// The wrappers call it after cuProfilerStart or cuProfilerStop has succeeded.
+// The wrappers call it after a driver's profiler was started or stopped, as by cuProfilerStart.
 void ProfilerCalled(bool starts);
 
 // The wrappers call it before mapped memory is unmapped (src/inject/injected_profiler.cc).

@@ -21,7 +21,7 @@ set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof
 find_path(HBMPROF_OPENCL_INCLUDE_DIR CL/cl_layer.h)
 if(HBMPROF_OPENCL_INCLUDE_DIR)
   set(_opencl ${_backends}/opencl/layer.cc)
-  list(APPEND _exports clDeinitLayer clGetLayerInfo clInitLayer clInitLayerWithProperties hbmprof_opencl_layer)
+  list(APPEND _exports clGetLayerInfo clInitLayer clInitLayerWithProperties hbmprof_opencl_layer)
 else()
   message(STATUS "hbmprof: CL/cl_layer.h is not found (Debian: opencl-headers), so `hbmprof run` will not record OpenCL")
 endif()

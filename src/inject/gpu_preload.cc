@@ -62,9 +62,7 @@ void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
   ReportOutOfMemory(failure);
 }
 
-namespace {
-
-Profiler* OpenclProfiler() {
+static Profiler* OpenclProfiler() {
   static std::atomic<bool> has_joined{false};
   if (!BeginEvent()) return nullptr;
   if (!has_joined.load(std::memory_order_acquire)) {
@@ -76,8 +74,6 @@ Profiler* OpenclProfiler() {
   Profiler& profiler = Profiler::Default();
   return profiler.enabled() ? &profiler : nullptr;
 }
+[[gnu::constructor]] static void RecordOpencl() { opencl_profiler.store(&OpenclProfiler); }
 
-[[gnu::constructor]] void RecordOpencl() { opencl_profiler.store(&OpenclProfiler, std::memory_order_release); }
-
-}  // namespace
 }  // namespace hbmprof::internal

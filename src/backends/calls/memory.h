@@ -2,7 +2,7 @@
 // and mappings, memory of graphs, memory of other processes, buffers that end with a context, and pools. All functions
 // are thread-safe. Also the ids of memory that has a handle instead of an address.
 //
-// Not in this file: the calls (driver_adapter.h), sizes (driver_structs.h).
+// Not in this file: the calls (adapter.h), sizes of arrays (cuda/driver/driver_structs.h).
 #ifndef HBMPROF_SRC_BACKENDS_CALLS_MEMORY_H_
 #define HBMPROF_SRC_BACKENDS_CALLS_MEMORY_H_
 

@@ -64,8 +64,7 @@ DriverQueries::Capture HipDriverInProcess::CaptureOf(const DriverStream& stream)
   return result == kCallSucceeded && status == hip_driver::kCaptureActive ? Capture{true, graph} : Capture{};
 }
 
-// Of the calling thread's current device, which is not changed. HIP does not
-// say which processes use the memory.
+// Only of the calling thread's current device, which is not changed. HIP does not say which processes use the memory.
 DeviceProbe HipDriverInProcess::Probe(int ordinal, DeviceId) {
   DeviceProbe probe;
   size_t free = 0;

@@ -1,5 +1,4 @@
-// AMD's HIP library: its types, as far as they are not CUDA's, and queries to
-// it. Not yet tried on a device.
+// AMD's HIP library: its types, as far as they are not CUDA's, and queries to it. Not yet tried on a device.
 #ifndef HBMPROF_SRC_BACKENDS_HIP_HIP_DRIVER_H_
 #define HBMPROF_SRC_BACKENDS_HIP_HIP_DRIVER_H_
 

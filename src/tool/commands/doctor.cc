@@ -255,11 +255,11 @@ absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   }
   const bool has_other = OtherDrivers(findings);
   const std::string library = Library(options, findings);
-  if (driver == nullptr && (has_other || findings.has_opencl)) {
+  if (driver == nullptr && has_other) {
+    findings.Say("driver", "libcuda.so.1 is not found: CUDA is not recorded here");
+  } else if (driver == nullptr && findings.has_opencl) {
     const int exit_code = findings.answer.exit_code;
-    findings.Say("driver",
-                 Cat("libcuda.so.1 is not found: ", has_other ? "CUDA is not" : "only OpenCL is", " recorded here"),
-                 true);
+    findings.Say("driver", "libcuda.so.1 is not found: only OpenCL is recorded here", true);
     findings.answer.exit_code = exit_code;
   } else if (driver == nullptr) {
     findings.Problem("driver", "libcuda.so.1 is not found: no GPU here, or the container was started without it");

@@ -507,7 +507,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
 }  // namespace
 
 Command AddRunCommand(CLI::App& tool) {
-  CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its CUDA allocations");
+  CLI::App* arguments = tool.add_subcommand("run", "Run a program and record all its device memory");
   auto options = std::make_shared<RunOptions>();
   AddOutputOptions(*arguments, *options);
   arguments

@@ -126,6 +126,30 @@ int hipMemAddressFree(CUdeviceptr ptr, size_t) {
   return End(ptr);
 }
 
+int hipPointerGetAttributes(int* attributes, CUdeviceptr ptr) {
+  uintptr_t start = 0;
+  if (Memory::Instance().Find(ptr, &start) == 0) return kInvalidValue;
+  constexpr int kOnDevice = 2;
+  attributes[0] = kOnDevice;
+  attributes[1] = 0;
+  return kSuccess;
+}
+
+int hipDriverGetVersion(int* version) { return hipRuntimeGetVersion(version); }
+int hipDeviceGetAttribute(int* value, int, int) { return *value = 0, kSuccess; }
+int hipDeviceGetPCIBusId(char* id, int bytes, int) { return std::memset(id, 0, static_cast<size_t>(bytes)), kSuccess; }
+const char* hipGetErrorName(int) { return "hipError"; }
+const char* hipGetErrorString(int) { return "an error"; }
+int hipStreamCreateWithFlags(Handle* stream, Flags) { return *stream = &current_device, kSuccess; }
+int hipStreamIsCapturing(Handle, int* status) { return *status = 0, kSuccess; }
+int hipStreamGetCaptureInfo_v2(Handle, int* status, uint64_t*, Handle*, const Handle**, size_t*) {
+  return *status = 0, kSuccess;
+}
+// CuPy refers to these, too.
+#define NOTHING(name) \
+  int name() { return kSuccess; }
+#include "tests/support/fake_vendors/hip_nothing.inc"
+
 // As AMD's, it returns another address than that of the exported function.
 int hipGetProcAddress(const char* name, void** function, int, Flags64, int*) {
   static int (*const allocate)(CUdeviceptr*, size_t) = [](CUdeviceptr* ptr, size_t bytes) { return Make(ptr, bytes); };
