@@ -35,8 +35,21 @@ int halMemCreate(Handle* handle, size_t bytes, const MemProperties* properties, 
   return result;
 }
 int halMemRelease(Handle handle) { return End(handle); }
+int halMemAddressReserve(void** ptr, size_t bytes, size_t, void*, uint64_t) {
+  const uint64_t made = Memory::Instance().Allocate(bytes, /*is_on_device=*/false);
+  *ptr = reinterpret_cast<void*>(made);
+  return made == 0 ? kErrorOutOfMemory : 0;
+}
+int halMemAddressFree(void* ptr) { return End(reinterpret_cast<uintptr_t>(ptr)); }
 int halMemMap(Address, size_t, size_t, Handle, uint64_t) { return 0; }
 int halMemUnmap(Address) { return 0; }
+// All pages are huge ones.
+int halMemGetInfo(unsigned, unsigned, MemInfo* info) {
+  *info = {};
+  info->huge_total = fake_vendors::Capacity();
+  info->huge_free = info->huge_total - Memory::Instance().used();
+  return 0;
+}
 
 }  // extern "C"
 }  // namespace hbmprof::internal::ascend_driver
