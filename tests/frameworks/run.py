@@ -49,6 +49,8 @@ PROGRAMS = [
     Program("TensorFlow", "tensorflow_arrays.py"),
     Program("ONNX Runtime", "onnxruntime_model.py"),
     Program("numba", "numba_arrays.py"),
+    Program("torch_npu", "npu.py"),
+    Program("torch_npu, expandable", "npu.py", "expandable_segments:True"),
     Program("torchrun, 2 ranks", "-m torch.distributed.run --nproc-per-node=2 ddp.py", "", 2),
 ]
 
