@@ -131,6 +131,24 @@ def leak_after_attach(session):
     return None if accused and set(accused) == {"remember_activation"} else output
 
 
+def leak_on_npu(session):
+    """One profile of a program with torch_npu accuses the function that keeps tensors, and no other of its five."""
+    _, _, profiles = session.run("npu.py", "800", "0.025")
+    output = session.command("leaks", *profiles)
+    accused = re.findall(r"LEAK  (\S+)", output)
+    return None if accused == ["log"] else output
+
+
+def components_on_npu(session):
+    """The segments of torch_npu keep the component that asked CANN's driver for them, also where they are mapped."""
+    for program in ("torch_npu", "torch_npu-expandable"):
+        _, moment = session.profiles(program)
+        rows = session.top("--type", "reserved_space", "--by", "component", moment)["rows"]
+        if [(row["labels"]["component"], row["flat"]) for row in rows] != [("APP", 60 * MIB)]:
+            return f"{program}: {rows}"
+    return None
+
+
 def jax_manual(session):
     """The programs of JAX's manual, through libhbmprof_pjrt.so: each function has the bytes of JAX's own profiles."""
     output, problem = session.runner.run_jax()
@@ -260,6 +278,6 @@ def documented_answers(session):
 CHECKS = [jax_manual, pages, tensorflow_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
           simulate_of_a_program,
           frames_of_a_deep_stack, lines_of_the_program, generated_code, operators_of_the_backward_pass, forward_line,
-          second_recording, pytest_limits, leak_after_attach, jax_under_run, use_with_jax_cuda, killed_process,
+          second_recording, pytest_limits, leak_after_attach, leak_on_npu, components_on_npu, jax_under_run, use_with_jax_cuda, killed_process,
           whole_segment, phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward,
           documented_answers]

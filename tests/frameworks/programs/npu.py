@@ -1,6 +1,8 @@
-"""npu.py [REQUESTS]: a server on an NPU with torch_npu, whose answers are only memory. After each request `log` keeps a
-tensor, which is the leak; the other functions free what they allocate, or keep what does not grow."""
+"""npu.py [REQUESTS SECONDS]: a server on an NPU with torch_npu, whose answers are only memory. In each request, which
+takes SECONDS, `log` keeps a tensor, which is the leak; the other functions free what they allocate, or keep what does
+not grow. With SECONDS, it ends after the last request."""
 import sys
+import time
 
 import torch
 import torch_npu
@@ -32,15 +34,18 @@ def log(kept):
     kept.append(torch.empty(200_000, dtype=torch.uint8, device="npu"))
 
 
-def serve(requests):
+def serve(requests=60, seconds=0):
     weights, cache, kept = load(), Cache(), []
     moment("the weights")
-    for number in range(requests):
+    for number in range(int(requests)):
         y = attend(read(number))
         cache.put(number)
         log(kept)
-        if number == requests // 2:
+        time.sleep(seconds)
+        if number == requests // 2 and not seconds:
             moment("half of the requests")
+    if seconds:
+        return weights, cache, kept
     moment("all requests")
     del y
     torch.npu.empty_cache()
@@ -48,4 +53,4 @@ def serve(requests):
     return weights, cache, kept
 
 
-held = serve(int(sys.argv[1]) if len(sys.argv) > 1 else 60)
+held = serve(*map(float, sys.argv[1:]))
