@@ -6,10 +6,10 @@ usage: make_doubles.py OUT BUILD FOLDER...
 FOLDER: with a framework's Python packages. OUT: gets one library for each that a library in a FOLDER needs and that is
 not there, with the functions that these libraries import, under the versions that they ask for, and with those that
 XLA's plugin looks up by name; nothing of the vendors' is read. Functions of libcudart come from
-tests/support/torch_cudart, a few of cuBLAS and cuDNN from libraries.cc, of libascendcl from cann.cc and of
-libms_tools_ext from mstx.cc; every other one is a stub: it returns 0, and when it is called first, adds its name to the
-file that the environment variable DOUBLES_CALLS names. BUILD: with the substitute drivers. Prints the number of
-functions of each library; OUT/stubs.txt lists the stubs. OUT/npu gets what torch_npu needs beside them.
+tests/support/torch_cudart, a few of cuBLAS and cuDNN from libraries.cc, and of libascendcl from cann.cc; every other
+one is a stub: it returns 0, and when it is called first, adds its name to the file that the environment variable
+DOUBLES_CALLS names. BUILD: with the substitute drivers. Prints the number of functions of each library; OUT/stubs.txt
+lists the stubs. OUT/option_keys.so is for torch_npu (option_keys.cc).
 """
 import collections
 import pathlib
@@ -135,16 +135,6 @@ def compile_library(path, objects, *options):
     subprocess.run(["g++", "-shared", "-o", path, *objects, *options, "-ldl"], check=True)
 
 
-def make_npu(out, here):
-    """What torch_npu looks for at ASCEND_HOME_PATH, and an allocator's options beside CUDA's (option_keys.cc)."""
-    for folder in ("lib64", "runtime", "compiler"):
-        (out / folder).mkdir(parents=True, exist_ok=True)
-    compile_object(here / "mstx.cc", out / "mstx.o")
-    compile_library(out / "lib64/libms_tools_ext.so", [out / "mstx.o"], "-Wl,-soname,libms_tools_ext.so")
-    compile_object(here / "option_keys.cc", out / "option_keys.o")
-    compile_library(out / "option_keys.so", [out / "option_keys.o"])
-
-
 def main(out, build, *folders):
     out.mkdir(parents=True, exist_ok=True)
     here = pathlib.Path(__file__).resolve().parent
@@ -152,7 +142,8 @@ def main(out, build, *folders):
     support = build / "tests/support"
     listing = []
     compile_object(here / "libraries.cc", out / "libraries.o")
-    for library, functions in sorted(wanted(folders).items()):
+    found = wanted(folders)
+    for library, functions in sorted(found.items()):
         objects, base = [out / "libraries.o"], out / library
         driver = [f"-L{support}/fake_cudart/cuda_calls", "-l:libcuda.so.1"]
         if library.startswith("libcudart"):
@@ -174,7 +165,9 @@ def main(out, build, *folders):
                        check=True)
         compile_library(base, [base.with_suffix(".o"), *objects], f"-Wl,-soname,{library}", *script, *driver)
         print(f"{library}: {len(functions)} functions, {len(stubs)} of them stubs")
-    make_npu(out / "npu", here)
+    if "libascendcl.so" in found:
+        compile_object(here / "option_keys.cc", out / "option_keys.o")
+        compile_library(out / "option_keys.so", [out / "option_keys.o"])
     (out / "stubs.txt").write_text("\n".join(listing) + "\n")
 
 

@@ -77,7 +77,7 @@ class Runner:
         support = self.build / "tests/support"
         doubles = self.frameworks / "doubles"
         libraries = (doubles, support / "fake_cudart/cuda_calls", support / "fake_cudart/nvml", support / "fake_vendors/hal",
-                     doubles / "npu/lib64")
+                     support / "fake_vendors/cann/lib64")
         paths = [self.frameworks / framework / "site-packages", HERE / "programs", SOURCES / "tests/consumer",
                  SOURCES / "python"]
         return {
@@ -105,9 +105,9 @@ class Runner:
         """The variables for PyTorch's allocator, and with torch_npu those that CANN needs."""
         if framework != "npu":
             return {"PYTORCH_CUDA_ALLOC_CONF": settings}
-        npu = self.frameworks / "doubles/npu"
-        return {"PYTORCH_NPU_ALLOC_CONF": settings, "ASCEND_HOME_PATH": str(npu), "ASCEND_OPP_PATH": str(npu),
-                "LD_PRELOAD": str(npu / "option_keys.so")}
+        cann = str(self.build / "tests/support/fake_vendors/cann")
+        return {"PYTORCH_NPU_ALLOC_CONF": settings, "ASCEND_HOME_PATH": cann, "ASCEND_OPP_PATH": cann,
+                "LD_PRELOAD": str(self.frameworks / "doubles/option_keys.so")}
 
     def jax_plugin(self):
         return self.frameworks / "jax/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so"
