@@ -55,6 +55,11 @@ def tensorflow_pages(session):
     return pages(session, "tensorflow")
 
 
+def npu_pages(session):
+    """The commands of the page about Ascend print what it shows."""
+    return pages(session, "npu")
+
+
 def peak_of_tensors(session):
     """The peak is that of the tensors, also if the driver's memory had its own earlier."""
     _, _, profiles = session.run("peaks.py")
@@ -275,7 +280,7 @@ def documented_answers(session):
     return None if "done" in output and "differs" not in output else output
 
 
-CHECKS = [jax_manual, pages, tensorflow_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
+CHECKS = [jax_manual, pages, tensorflow_pages, npu_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
           simulate_of_a_program,
           frames_of_a_deep_stack, lines_of_the_program, generated_code, operators_of_the_backward_pass, forward_line,
           second_recording, pytest_limits, leak_after_attach, leak_on_npu, components_on_npu, jax_under_run, use_with_jax_cuda, killed_process,

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs whole PyTorch and JAX under hbmprof on the tests' substitute for CUDA, compares each program's memory with what
-the framework itself says, and checks what users see (checks.py).
+"""Runs whole PyTorch and JAX under hbmprof on the tests' substitutes for CUDA and for Ascend's CANN, compares each
+program's memory with what the framework itself says, and checks what users see (checks.py).
 
 usage: run.py BUILD FRAMEWORKS [NAME...]
        run.py BUILD FRAMEWORKS -- COMMAND...
@@ -58,7 +58,9 @@ PROGRAMS = [
 def framework_of(*words):
     """Returns the folder of the framework that a program or a check with such names needs."""
     names = " ".join(pathlib.Path(word).name for word in words).lower()
-    folders = {"npu": "npu", "jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
+    if "npu" in re.split(r"[^a-z]+", names):
+        return "npu"
+    folders = {"jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
                "llama": "llama.cpp"}
     return next((folder for word, folder in folders.items() if word in names), "torch")
 
