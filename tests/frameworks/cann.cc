@@ -33,7 +33,7 @@ int halMemGetInfo(uint32_t device, unsigned type, HalMemInfo* info);
 
 namespace {
 
-constexpr unsigned long long kApp = 33;       // the module of ACL's callers
+constexpr unsigned long long kApp = 33;  // the module of ACL's callers
 constexpr unsigned long long kOnDevice = 1 << 10, kOnHost = 2 << 10, kHbm = 1 << 14, kHugePages = 1 << 17;
 constexpr int kOutOfMemory = 207001;
 

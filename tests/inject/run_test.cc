@@ -562,8 +562,8 @@ TEST(RunTest, NestedRunPreloadsOnce) {
 TEST(RunTest, WithCannAHookIsPreloadedOnce) {
   const std::string folder = ScratchDir();
   const std::string hook = fs::path(HBMPROF_INJECTED).parent_path() / "libascend_kernel_hook.so";
-  const std::vector<std::string> command = {"run", "--output", folder, "--", ToolPath(), "run", "--output", folder, "--",
-                                            "sh",  "-c",       "echo $LD_PRELOAD"};
+  const std::vector<std::string> command = {"run",      "--output", folder, "--", ToolPath(), "run",
+                                            "--output", folder,     "--",   "sh", "-c",       "echo $LD_PRELOAD"};
   EXPECT_EQ(Tool(command, {"ASCEND_HOME_PATH=" HBMPROF_CANN}).out, std::string(HBMPROF_INJECTED ":") + hook + "\n");
   EXPECT_EQ(Tool(command, {"ASCEND_HOME_PATH=" + folder}).out, HBMPROF_INJECTED "\n");
   const std::string other = folder + "/libascend_kernel_hook.so";

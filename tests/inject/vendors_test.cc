@@ -411,8 +411,7 @@ TEST(AscendTest, ComponentsAndLibrariesHaveRows) {
   const auto allocate_in = [](const char* library, void** ptr, int bytes, int module) {
     void* const loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     ASSERT_NE(loaded, nullptr) << dlerror();
-    auto* const allocate =
-        reinterpret_cast<int (*)(void**, ascend::Flags, ascend::Flags)>(dlsym(loaded, "allocate"));
+    auto* const allocate = reinterpret_cast<int (*)(void**, ascend::Flags, ascend::Flags)>(dlsym(loaded, "allocate"));
     ASSERT_EQ(allocate(ptr, static_cast<ascend::Flags>(bytes), static_cast<ascend::Flags>(module)), 0);
   };
   allocate_in(HBMPROF_HCCL, &of_hccl, 2 * kMiB, kHccl);

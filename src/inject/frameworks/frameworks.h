@@ -1,7 +1,7 @@
 // The frameworks whose allocators report their blocks: PyTorch (torch_blocks.cc) and TensorFlow (tensorflow_blocks.cc)
-// through report_hooks.h, torch_npu and MindSpore through mstx (mstx_blocks.cc). The blocks become blocks of the driver's
-// memory. If the reports contradict each other, or PyTorch's own total of a device, only the driver's memory is shown,
-// and a warning in each snapshot says why.
+// through report_hooks.h, torch_npu and MindSpore through mstx (mstx_blocks.cc). The blocks become blocks of the
+// driver's memory. If the reports contradict each other, or PyTorch's own total of a device, only the driver's memory
+// is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 #define HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 

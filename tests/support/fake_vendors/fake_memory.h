@@ -31,7 +31,8 @@ class Memory {
   uintptr_t Allocate(size_t bytes, bool is_on_device = true) {
     const std::lock_guard<std::mutex> hold(mutex_);
     if (bytes > Capacity() || (is_on_device && bytes > Capacity() - used_)) return 0;
-    void* const made = mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* const made =
+        mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return 0;
     const auto address = reinterpret_cast<uintptr_t>(made);
     live_[address] = {bytes, is_on_device ? bytes : 0};

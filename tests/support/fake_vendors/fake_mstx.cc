@@ -11,7 +11,8 @@ namespace {
 
 using Function = void (*)();
 
-// Modules: 1 annotations, 2 domains, 3 memory. The functions of a module are numbered from 1; what is null does nothing.
+// Modules: 1 annotations, 2 domains, 3 memory. The functions of a module are numbered from 1; what is null does
+// nothing.
 Function functions[4][6] = {};
 Function* tables[4][7] = {};
 
@@ -29,8 +30,8 @@ Type* Find(int module, int number) {
   static const bool is_initialized = [] {
     const char* const path = std::getenv("MSTX_INJECTION_PATH");
     void* const library = path == nullptr ? nullptr : dlopen(path, RTLD_LAZY | RTLD_LOCAL);
-    auto* const init = reinterpret_cast<int (*)(int (*)(int, Function***, unsigned*))>(
-        dlsym(library, "InitInjectionMstx"));
+    auto* const init =
+        reinterpret_cast<int (*)(int (*)(int, Function***, unsigned*))>(dlsym(library, "InitInjectionMstx"));
     return init != nullptr && init(&TableOf) == 0;
   }();
   return is_initialized ? reinterpret_cast<Type*>(functions[module][number]) : nullptr;
