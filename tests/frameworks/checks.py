@@ -138,8 +138,8 @@ def leak_after_attach(session):
 
 def leak_on_npu(session):
     """One profile of a program with torch_npu accuses the function that keeps tensors, and no other of its five."""
-    _, _, profiles = session.run("npu.py", "800", "0.025")
-    output = session.command("leaks", *profiles)
+    _, _, profiles = session.run("npu.py", "1300", "0.025", options=("--interval", "24"))
+    output = session.command("leaks", profiles[0])  # the program goes on when it is written
     accused = re.findall(r"LEAK  (\S+)", output)
     return None if accused == ["log"] else output
 
@@ -152,6 +152,14 @@ def components_on_npu(session):
         if [(row["labels"]["component"], row["flat"]) for row in rows] != [("APP", 60 * MIB)]:
             return f"{program}: {rows}"
     return None
+
+
+def out_of_memory_on_npu(session):
+    """A failed allocation of torch_npu is reported if it fails again after the cache was emptied, and only then."""
+    _, output, _ = session.run("npu_out_of_memory.py")
+    failures = re.findall(r"the cache was enough|out of memory on NPU:0: \S+ of \S+ GiB failed", output)
+    wanted = ["the cache was enough", "out of memory on NPU:0: halMemAlloc of 6.00 GiB failed"]
+    return None if failures == wanted else output
 
 
 def jax_manual(session):
@@ -281,8 +289,7 @@ def documented_answers(session):
 
 
 CHECKS = [jax_manual, pages, tensorflow_pages, npu_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
-          simulate_of_a_program,
-          frames_of_a_deep_stack, lines_of_the_program, generated_code, operators_of_the_backward_pass, forward_line,
-          second_recording, pytest_limits, leak_after_attach, leak_on_npu, components_on_npu, jax_under_run, use_with_jax_cuda, killed_process,
-          whole_segment, phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward,
-          documented_answers]
+          simulate_of_a_program, frames_of_a_deep_stack, lines_of_the_program, generated_code,
+          operators_of_the_backward_pass, forward_line, second_recording, pytest_limits, leak_after_attach, leak_on_npu,
+          components_on_npu, out_of_memory_on_npu, jax_under_run, use_with_jax_cuda, killed_process, whole_segment,
+          phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward, documented_answers]

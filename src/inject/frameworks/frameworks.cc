@@ -7,7 +7,7 @@
 namespace hbmprof::internal {
 namespace {
 
-// Returns whether the innermost frame outside of the CUDA runtime and driver is in `library`.
+// Returns whether the innermost frame outside of a vendor's runtime and driver is in `library`.
 bool IsStackFrom(std::string_view library, const Snapshot& snapshot, const Snapshot::Stack& stack) {
   for (const uint64_t address : stack.return_addresses) {
     std::string_view file;
@@ -84,7 +84,8 @@ std::string_view FileName(std::string_view path) { return path.substr(path.rfind
 
 CallFrom IsCallFrom(std::string_view library, std::string_view file) {
   if (file.rfind(library, 0) == 0) return CallFrom::kYes;
-  for (const std::string_view runtime : {"libcuda.so", "libcudart.so", "libamdhip64.so"}) {
+  for (const std::string_view runtime : {"libcuda.so", "libcudart.so", "libamdhip64.so", "libascend_hal.so",
+                                         "libruntime.so", "libascendcl.so", "libacl_rt"}) {
     if (file.rfind(runtime, 0) == 0) return CallFrom::kUndecided;
   }
   return CallFrom::kNo;

@@ -103,9 +103,11 @@ void MstxMayHaveBlocks();
 
 // Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
 // PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
-// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error. A later failure of the thread
-// replaces the earlier one.
+// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error; that of torch_npu, which reports
+// none, if the same call fails again. A later failure of the thread replaces the earlier one.
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
+// Call it when an allocator of PyTorch has handed out memory: no failure of the thread is left.
+void TorchHasAllocated();
 
 // Add a warning for each device whose blocks are not shown, and one if the framework allocates device memory but
 // reports nothing. The first one also adds one for PyTorch's out-of-memory errors.

@@ -114,6 +114,7 @@ void RegisterRegions(void* domain, const Regions* regions) {
   const Caller caller = Caller::OfThisFunction();
   if (Allocator* const allocator = AllocatorOf(domain)) {
     const KeptErrno kept_errno;
+    TorchHasAllocated();
     for (size_t i = 0; i < regions->count; ++i) {
       const Range& range = regions->ranges[i];
       allocator->blocks.HandedOut(caller, reinterpret_cast<uintptr_t>(range.address),
