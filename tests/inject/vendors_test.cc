@@ -540,6 +540,14 @@ TEST_F(MstxTest, AnotherToolGetsItsCalls) {
   EXPECT_EQ(calls(), 2);
 }
 
+// As libmspti.so.
+TEST_F(MstxTest, APreloadedToolGetsItsCalls) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto run = hbmprof_test::RunCommand({self, "--gtest_filter=MstxTest.AnotherToolGetsItsCalls"},
+                                            {"LD_PRELOAD=" HBMPROF_INJECTED ":" HBMPROF_PROFAPI});
+  EXPECT_EQ(run.exit_code, 0) << run.out;
+}
+
 // --- All. ---
 
 TEST(DoctorTest, NamesEachDriverThatItFinds) {
