@@ -403,19 +403,20 @@ TEST(AscendTest, PhysicalMemoryCountsUntilItIsUnmapped) {
   EXPECT_EQ(Stats("NPU:1").bytes_in_use, 0);
 }
 
+void AllocateIn(const char* library, void** ptr, int bytes, int module) {
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(loaded, nullptr) << dlerror();
+  auto* const allocate = reinterpret_cast<int (*)(void**, ascend::Flags, ascend::Flags)>(dlsym(loaded, "allocate"));
+  ASSERT_EQ(allocate(ptr, static_cast<ascend::Flags>(bytes), static_cast<ascend::Flags>(module)), 0);
+}
+
 TEST(AscendTest, ComponentsAndLibrariesHaveRows) {
   constexpr int kRuntime = 7, kHccl = 3, kGe = 45, kMiB = 1 << 20;
   void *of_app = nullptr, *of_runtime = nullptr, *of_hccl = nullptr, *of_ge = nullptr;
   ASSERT_EQ(ascend::halMemAlloc(&of_app, 4 * kMiB, kApp | kDevice), 0);
   ASSERT_EQ(ascend::halMemAlloc(&of_runtime, 3 * kMiB, ascend::Flags{kRuntime} << 56 | kDevice), 0);
-  const auto allocate_in = [](const char* library, void** ptr, int bytes, int module) {
-    void* const loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_NE(loaded, nullptr) << dlerror();
-    auto* const allocate = reinterpret_cast<int (*)(void**, ascend::Flags, ascend::Flags)>(dlsym(loaded, "allocate"));
-    ASSERT_EQ(allocate(ptr, static_cast<ascend::Flags>(bytes), static_cast<ascend::Flags>(module)), 0);
-  };
-  allocate_in(HBMPROF_HCCL, &of_hccl, 2 * kMiB, kHccl);
-  allocate_in(HBMPROF_GE, &of_ge, kMiB, kGe);
+  AllocateIn(HBMPROF_HCCL, &of_hccl, 2 * kMiB, kHccl);
+  AllocateIn(HBMPROF_GE, &of_ge, kMiB, kGe);
   const std::string path = NewDirectory() + "/profile.pb.gz";
   ASSERT_TRUE(save_device_memory_profile(path).ok());
   const auto top_by = [&](const char* label) {
@@ -525,6 +526,16 @@ TEST_F(MstxTest, ContradictingReportsAreNotUsed) {
   Register(domain, {{0, segment_, 4096}, {0, segment_, 4096}});
   EXPECT_EQ(Blocks("pytorch"), 0);
   EXPECT_THAT(Profile().Comment("warning", "text"), ::testing::HasSubstr("torch_npu's%20blocks%20are%20not%20shown"));
+}
+
+TEST_F(MstxTest, MissingReportsAreAWarning) {
+  constexpr char kWarning[] = "torch_npu's%20blocks%20are%20not%20shown,%20only%20its%20segments:%20it%20reports%20no";
+  void* ptr = nullptr;
+  AllocateIn(HBMPROF_TORCH_NPU, &ptr, 4096, 33);
+  EXPECT_THAT(Profile().Comment("warning", "text"), ::testing::HasSubstr(kWarning));
+  Register(Domain("ptaCaching"), {{0, segment_, 4096}});
+  EXPECT_EQ(Profile().Comment("warning", "text"), "");
+  EXPECT_EQ(ascend::halMemFree(ptr), 0);
 }
 
 TEST_F(MstxTest, AnotherToolGetsItsCalls) {

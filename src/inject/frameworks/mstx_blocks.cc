@@ -5,6 +5,7 @@
 // Both frameworks report blocks only if LD_PRELOAD has a file whose name ends with libascend_kernel_hook.so
 // (ascend_kernel_hook.c), and if ASCEND_HOME_PATH names the folder of CANN with libms_tools_ext.so.
 #include <dlfcn.h>
+#include <stdlib.h>
 
 #include <atomic>
 #include <cstdint>
@@ -157,11 +158,15 @@ void MstxMayHaveBlocks() {
 }
 
 void AddMstxWarnings(Snapshot* snapshot) {
+  const auto warn = [&](const char* name, const char* reason) {
+    snapshot->warnings.push_back(absl::StrCat(name, "'s blocks are not shown, only its segments: ", reason));
+  };
+  bool is_used = secure_getenv("PYTORCH_NO_NPU_MEMORY_CACHING") != nullptr;
   for (const Allocator& one : allocators) {
-    if (one.blocks.refusal() == nullptr) continue;
-    snapshot->warnings.push_back(
-        absl::StrCat(one.name, "'s blocks are not shown, only its segments: ", one.blocks.refusal()));
+    is_used = is_used || one.blocks.is_used() || one.blocks.refusal() != nullptr;
+    if (one.blocks.refusal() != nullptr) warn(one.name, one.blocks.refusal());
   }
+  if (!is_used && HasSegmentsFrom("libtorch_npu", *snapshot)) warn("torch_npu", "it reports no blocks");
 }
 
 }  // namespace hbmprof::internal

@@ -1,4 +1,4 @@
-// A library of CANN that allocates memory of a module.
+// A library that allocates memory of a module of CANN.
 #include "src/backends/ascend/hal_driver.h"
 
 namespace hbmprof::internal::ascend_driver {
