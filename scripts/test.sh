@@ -11,8 +11,8 @@
 # asan     every test of the code, under the address and undefined-behaviour sanitizers
 # tsan     the tests of what has several threads, under the thread sanitizer
 # clang    lets clang check every source but the tests, where lock annotations are errors; makes and runs no programs
-# frameworks  whole PyTorch and JAX from PyPI, on the tests' substitute for CUDA (tests/frameworks/README.md): downloads
-#             1.2 GB once, and skips if PyPI cannot be reached
+# frameworks  whole PyTorch, JAX and torch_npu from PyPI, on the tests' substitutes for CUDA and CANN
+#             (tests/frameworks/README.md): downloads 1.8 GB once, and skips if PyPI cannot be reached
 # frameworks-more  the same for PyTorch 2.5, TensorFlow, ONNX Runtime and numba, which is not part of all (2.0 GB)
 # servers  the same for vLLM and llama.cpp, which is not part of all (1.9 GB, 6 GB on the disk)
 # all      dev clang asan tsan frameworks
@@ -76,7 +76,7 @@ download "NVIDIA's driver libraries" hbmprof_drivers bullseye bookworm trixie ex
 for job in $(jobs -p); do wait "$job"; done
 # The other presets are built and tested meanwhile.
 if [[ " ${presets[*]} " == *" frameworks "* ]]; then
-  download "PyTorch and JAX from PyPI" hbmprof_frameworks
+  download "PyTorch, JAX and torch_npu from PyPI" hbmprof_frameworks
 fi
 
 # Generates no code, which would take a third of clang's time, and links nothing: other presets build and run programs.
@@ -90,7 +90,7 @@ check_with_clang() {
 
 # run_frameworks PROGRAM FOLDER [NAME...]: on the build of the preset dev.
 run_frameworks() {
-  hbmprof_build dev hbmprof_tool hbmprof_gpu hbmprof_c hbmprof_pjrt fake_cuda_calls fake_nvml || return
+  hbmprof_build dev hbmprof_tool hbmprof_gpu hbmprof_c hbmprof_pjrt fake_cuda_calls fake_nvml fake_hal fake_mstx || return
   "tests/frameworks/$1" build/dev "${@:2}" 2>&1 | tee "$2/table.txt"
   return "${PIPESTATUS[0]}"
 }

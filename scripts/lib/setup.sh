@@ -319,11 +319,14 @@ hbmprof_hip() {
   rm -rf "$new"
 }
 
-# hbmprof_frameworks: installs whole PyTorch and JAX from PyPI into folders of build/frameworks, without NVIDIA's
-# libraries, which tests/frameworks/make_doubles.py replaces. If that is not possible, prints a note. Never fails.
+# hbmprof_frameworks: installs whole PyTorch, JAX, and torch_npu with its PyTorch, from PyPI into folders of
+# build/frameworks, without the vendors' libraries, which tests/frameworks/make_doubles.py replaces. If that is not
+# possible, prints a note. Never fails.
 hbmprof_frameworks() {
   hbmprof_packages build/frameworks/torch "torch==2.15.0 torchvision==0.29.2 triton==3.9.0" \
     filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy pillow transformers==5.24.0 pytest==8.3.4
+  hbmprof_packages build/frameworks/npu "torch==2.14.0 torch-npu==2.14.0" \
+    filelock typing-extensions setuptools sympy networkx jinja2 fsspec numpy pyyaml
   hbmprof_packages build/frameworks/jax "jax-cuda13-plugin==0.10.2 jax-cuda13-pjrt==0.10.2" jax==0.10.2
 }
 

@@ -18,7 +18,8 @@ constexpr std::string_view kVariables[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_JOB_ID",
     // Kubernetes: names that its documentation gives to fields of the pod; settings of PyTorch's allocator
-    "POD_NAME", "POD_NAMESPACE", "POD_UID", "CONTAINER_NAME", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"};
+    "POD_NAME", "POD_NAMESPACE", "POD_UID", "CONTAINER_NAME", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF",
+    "PYTORCH_NPU_ALLOC_CONF"};
 
 constexpr char kNamespaceFile[] = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 

@@ -32,6 +32,8 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "nccl^*|c10d::ProcessGroupNCCL%|c10d::NCCLComm%|torch::cuda::nccl::%", "", ""},
     {CodeRole::kLibrary, "RCCL", "librccl", "", "", ""},
     {CodeRole::kLibrary, "HCCL", "libhccl*", "", "", ""},
+    {CodeRole::kLibrary, "GE", "libge_*|libgraph|libgraph_base", "", "", ""},
+    {CodeRole::kLibrary, "ATB", "libatb*", "", "", ""},
     // PyTorch allocates the workspaces of cuBLAS and cuDNN in these functions.
     {CodeRole::kLibrary, "cuBLAS", "libcublas|libcublasLt|libnvblas",
      "cublas^*|at::cuda::blas::%|at::cuda::getNewWorkspace|at::cuda::getCurrentCUDABlasHandle|"
@@ -53,8 +55,10 @@ constexpr KnownLibrary kKnownLibraries[] = {
     {CodeRole::kLibrary, "TensorRT", "libnvinfer*|libnvonnxparser|libnvparsers", "nvinfer1::%", "tensorrt*", ""},
     {CodeRole::kFramework, "PyTorch",
      "libtorch|libtorch_cpu|libtorch_cuda|libtorch_hip|libtorch_xpu|libtorch_python|libtorch_global_deps|"
-     "libtorch_cuda_linalg|libc10|libc10_cuda|libc10_hip|libc10_xpu|libcaffe2*",
-     "at::%|c10::%|c10d::%|torch::%|caffe2::%", "torch", "<eval_with_key>%"},
+     "libtorch_cuda_linalg|libtorch_npu|libc10|libc10_cuda|libc10_hip|libc10_xpu|libcaffe2*",
+     "at::%|c10::%|c10d::%|torch::%|caffe2::%|at_npu::%|c10_npu::%|torch_npu::%", "torch|torch_npu",
+     "<eval_with_key>%"},
+    {CodeRole::kFramework, "MindSpore", "libmindspore*", "mindspore::%", "mindspore", ""},
     {CodeRole::kFramework, "TensorFlow", "libtensorflow|libtensorflow_*|_pywrap_tensorflow*", "tensorflow::%",
      "tensorflow", ""},
     {CodeRole::kFramework, "XLA",
@@ -74,7 +78,8 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "nvidia|cuda", ""},
     {CodeRole::kRuntime, "HIP", "libamdhip64|libhsa-runtime64|libhiprtc|librocprofiler%",
      "hipMalloc*|hipMem^*|hipHost*", "rocm", ""},
-    {CodeRole::kRuntime, "CANN", "libascend_hal|libascendcl|libacl_rt*|libruntime", "halMem*|aclrt^*", "", ""},
+    {CodeRole::kRuntime, "CANN", "libascend_hal|libascendcl|libacl_rt*|libruntime|libms_tools_ext", "halMem*|aclrt^*",
+     "", ""},
     {CodeRole::kRuntime, "OpenCL", "libOpenCL|libpocl%|libintelocl%|libigdrcl%|libamdocl%", "", "", ""},
     {CodeRole::kRuntime, "CPython", "libpython#*|libpython#.*|libffi",
      "_?Py_*|_?PyEval_*|_?PyObject_*|_?PyRun_*|_?PyImport_*|_?PyFunction_*|_?PyMethod_*|_?PyCFunction_*|"

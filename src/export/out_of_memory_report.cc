@@ -112,7 +112,7 @@ OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
   std::string calls;
   if (shares.idle_driver > 0) calls = "cudaMemPoolTrimTo (memory of graphs: cudaDeviceGraphMemTrim)";
   if (shares.idle_pools > 0) {
-    calls.append(calls.empty() ? "" : ", and ").append("the pool's own function (PyTorch: torch.cuda.empty_cache)");
+    calls.append(calls.empty() ? "" : ", and ").append("the pool's own function (PyTorch: empty_cache)");
   }
   return {OutOfMemoryCause::kIdlePool,
           "pools of this process hold " + BytesText(shares.idle()) +

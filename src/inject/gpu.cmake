@@ -8,12 +8,12 @@ if(HBMPROF_SANITIZER)
   return()
 endif()
 
-# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, NVTX's entry, functions of its own, and those
-# by which PyTorch and TensorFlow report blocks.
+# The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, the entries of NVTX and mstx, functions of its
+# own, and those by which PyTorch and TensorFlow report blocks.
 set(_backends ${PROJECT_SOURCE_DIR}/src/backends)
 set(_calls ${_backends}/cuda/driver/driver_calls.inc ${_backends}/hip/hip_calls.inc ${_backends}/ascend/hal_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
-set(_exports InitializeInjectionNvtx2 hbmprof_attach hbmprof_attach_text hbmprof_driver_coverage hbmprof_detach
+set(_exports InitializeInjectionNvtx2 InitInjectionMstx hbmprof_attach hbmprof_attach_text hbmprof_driver_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
   _ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE _ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE
   _ZN3tsl12BFCAllocator10AddTraceMeESt17basic_string_viewIcSt11char_traitsIcEEPKvll)
@@ -93,6 +93,7 @@ hbmprof_injected_library(hbmprof_gpu ${CMAKE_CURRENT_BINARY_DIR}/exports.map
   end_calls_exported.cc
   frameworks/frameworks.cc
   injected_profiler.cc
+  frameworks/mstx_blocks.cc
   frameworks/nvtx.cc
   linker/report_hooks.cc
   frameworks/tensorflow_blocks.cc
@@ -115,7 +116,13 @@ target_link_options(hbmprof_gpu PRIVATE LINKER:-soname,libhbmprof_gpu.so ${_seco
 # calls/driver.cc must call the C library's dlsym, not the one of this library.
 target_compile_definitions(hbmprof_gpu PRIVATE HBMPROF_DLSYM=hbmprof_call_next_dlsym HBMPROF_EXPORTS_DLSYM)
 
-# It is installed into its own folder, because programs do not link it.
+# A file that `hbmprof run` preloads, too, for torch_npu and MindSpore (frameworks/mstx_blocks.cc). Only its name matters.
+add_library(hbmprof_ascend_hook MODULE frameworks/ascend_kernel_hook.c)
+set_target_properties(hbmprof_ascend_hook PROPERTIES OUTPUT_NAME ascend_kernel_hook)
+target_link_options(hbmprof_ascend_hook PRIVATE -nostdlib)
+add_dependencies(hbmprof_gpu hbmprof_ascend_hook)
+
+# They are installed into their own folder, because programs do not link them.
 if(HBMPROF_INSTALL)
-  install(TARGETS hbmprof_gpu LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
+  install(TARGETS hbmprof_gpu hbmprof_ascend_hook LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/hbmprof)
 endif()

@@ -38,6 +38,7 @@ void TrackingStarts() {
   profiler.SetSnapshotFinisher([](Snapshot* snapshot) {
     AddTorchWarnings(snapshot);
     AddTensorflowWarnings(snapshot);
+    AddMstxWarnings(snapshot);
     AddXlaWarning(snapshot);
     AddAttachWarnings(snapshot);
   });

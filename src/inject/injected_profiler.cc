@@ -196,6 +196,7 @@ void TrackingResumes() {
   DriverRanges::Changed();
   TorchMayHaveBlocks();
   TensorflowMayHaveBlocks();
+  MstxMayHaveBlocks();
   static uintptr_t stack[1] = {};  // set once, because the memory's records can be made at any time
   if (stack[0] == 0) stack[0] = InternNamedFrame("[before tracking on]", "", 0, 0);
   if (stack[0] != 0) ExpectMemoryFromBefore(CallerOfStack(stack, 1));

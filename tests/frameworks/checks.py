@@ -55,6 +55,11 @@ def tensorflow_pages(session):
     return pages(session, "tensorflow")
 
 
+def npu_pages(session):
+    """The commands of the page about Ascend print what it shows."""
+    return pages(session, "npu")
+
+
 def peak_of_tensors(session):
     """The peak is that of the tensors, also if the driver's memory had its own earlier."""
     _, _, profiles = session.run("peaks.py")
@@ -129,6 +134,32 @@ def leak_after_attach(session):
         process.stdin.close()
     accused = re.findall(r"LEAK .*\n(?:(?! *\d+\. ).*\n)*?      +(\w[\w.]*)  +/.*/programs/", output)
     return None if accused and set(accused) == {"remember_activation"} else output
+
+
+def leak_on_npu(session):
+    """One profile of a program with torch_npu accuses the function that keeps tensors, and no other of its five."""
+    _, _, profiles = session.run("npu.py", "1300", "0.025", options=("--interval", "24"))
+    output = session.command("leaks", profiles[0])  # the program goes on when it is written
+    accused = re.findall(r"LEAK  (\S+)", output)
+    return None if accused == ["log"] else output
+
+
+def components_on_npu(session):
+    """The segments of torch_npu keep the component that asked CANN's driver for them, also where they are mapped."""
+    for program in ("torch_npu", "torch_npu-expandable"):
+        _, moment = session.profiles(program)
+        rows = session.top("--type", "reserved_space", "--by", "component", moment)["rows"]
+        if [(row["labels"]["component"], row["flat"]) for row in rows] != [("APP", 60 * MIB)]:
+            return f"{program}: {rows}"
+    return None
+
+
+def out_of_memory_on_npu(session):
+    """A failed allocation of torch_npu is reported if it fails again after the cache was emptied, and only then."""
+    _, output, _ = session.run("npu_out_of_memory.py")
+    failures = re.findall(r"the cache was enough|out of memory on NPU:0: \S+ of \S+ GiB failed", output)
+    wanted = ["the cache was enough", "out of memory on NPU:0: halMemAlloc of 6.00 GiB failed"]
+    return None if failures == wanted else output
 
 
 def jax_manual(session):
@@ -266,9 +297,8 @@ def documented_answers(session):
     return None if "done" in output and "differs" not in output else output
 
 
-CHECKS = [jax_manual, pages, tensorflow_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
-          simulate_of_a_program,
-          frames_of_a_deep_stack, lines_of_the_program, generated_code, operators_of_the_backward_pass, forward_line,
-          second_recording, pytest_limits, leak_after_attach, jax_under_run, use_with_jax_cuda, killed_process,
-          whole_segment, phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward,
-          documented_answers]
+CHECKS = [jax_manual, pages, tensorflow_pages, npu_pages, peak_of_tensors, context_with_expandable_segments, ranks_differ,
+          simulate_of_a_program, frames_of_a_deep_stack, lines_of_the_program, generated_code,
+          operators_of_the_backward_pass, forward_line, second_recording, pytest_limits, leak_after_attach, leak_on_npu,
+          components_on_npu, out_of_memory_on_npu, jax_under_run, use_with_jax_cuda, killed_process, whole_segment,
+          phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward, documented_answers]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs whole PyTorch and JAX under hbmprof on the tests' substitute for CUDA, compares each program's memory with what
-the framework itself says, and checks what users see (checks.py).
+"""Runs whole PyTorch and JAX under hbmprof on the tests' substitutes for CUDA and for Ascend's CANN, compares each
+program's memory with what the framework itself says, and checks what users see (checks.py).
 
 usage: run.py BUILD FRAMEWORKS [NAME...]
        run.py BUILD FRAMEWORKS -- COMMAND...
@@ -49,6 +49,8 @@ PROGRAMS = [
     Program("TensorFlow", "tensorflow_arrays.py"),
     Program("ONNX Runtime", "onnxruntime_model.py"),
     Program("numba", "numba_arrays.py"),
+    Program("torch_npu", "npu.py"),
+    Program("torch_npu, expandable", "npu.py", "expandable_segments:True"),
     Program("torchrun, 2 ranks", "-m torch.distributed.run --nproc-per-node=2 ddp.py", "", 2),
 ]
 
@@ -56,6 +58,8 @@ PROGRAMS = [
 def framework_of(*words):
     """Returns the folder of the framework that a program or a check with such names needs."""
     names = " ".join(pathlib.Path(word).name for word in words).lower()
+    if "npu" in re.split(r"[^a-z]+", names):
+        return "npu"
     folders = {"jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
                "llama": "llama.cpp"}
     return next((folder for word, folder in folders.items() if word in names), "torch")
@@ -72,28 +76,40 @@ class Runner:
         self.command = str(build / "src/tool/hbmprof")
 
     def environment(self, framework, settings="", devices=1, folder=None):
-        support = self.build / "tests/support/fake_cudart"
+        support = self.build / "tests/support"
+        doubles = self.frameworks / "doubles"
+        libraries = (doubles, support / "fake_cudart/cuda_calls", support / "fake_cudart/nvml", support / "fake_vendors/hal",
+                     support / "fake_vendors/cann/lib64")
         paths = [self.frameworks / framework / "site-packages", HERE / "programs", SOURCES / "tests/consumer",
                  SOURCES / "python"]
         return {
             **os.environ,
             "PATH": f"{pathlib.Path(self.command).parent}:{os.environ['PATH']}",
-            "LD_LIBRARY_PATH": f"{self.frameworks / 'doubles'}:{support / 'cuda_calls'}:{support / 'nvml'}",
+            "LD_LIBRARY_PATH": ":".join(map(str, libraries)),
             "PYTHONPATH": ":".join(map(str, paths)),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
-            "PYTORCH_CUDA_ALLOC_CONF": settings,
+            **self.allocator(framework, settings),
             "TORCHINDUCTOR_CACHE_DIR": str(self.results / "inductor_cache"),
             "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1",
             "HBMPROF_LIBRARY_DIR": str(self.build / "src/inject"),
             "HBMPROF_PJRT_PLUGIN": str(self.jax_plugin()),
-            "FAKE_CUDA_DEVICES": str(devices),
+            "FAKE_CUDA_DEVICES": str(0 if framework == "npu" else devices),
             "FAKE_CUDA_CAPACITY": str(CAPACITY),
+            "FAKE_VENDORS_CAPACITY": str(CAPACITY),
             "FAKE_CUDA_CALLS": str(self.calls / framework),
             "DOUBLES_CALLS": str(self.calls / f"{framework}.stubs"),
             "FRAMEWORKS_COMMAND": self.command,
             "FRAMEWORKS_RESULTS": str(folder / "rows"),
         }
+
+    def allocator(self, framework, settings):
+        """The variables for PyTorch's allocator, and with torch_npu those that CANN needs."""
+        if framework != "npu":
+            return {"PYTORCH_CUDA_ALLOC_CONF": settings}
+        cann = str(self.build / "tests/support/fake_vendors/cann")
+        return {"PYTORCH_NPU_ALLOC_CONF": settings, "ASCEND_HOME_PATH": cann, "ASCEND_OPP_PATH": cann,
+                "LD_PRELOAD": str(self.frameworks / "doubles/option_keys.so")}
 
     def jax_plugin(self):
         return self.frameworks / "jax/site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so"
@@ -176,14 +192,13 @@ def make_doubles(build, frameworks):
     """Makes the doubles, unless they are newer than what they are made from."""
     doubles = frameworks / "doubles"
     folders = sorted(frameworks.glob("*/site-packages"))
-    sources = [*folders, HERE / "make_doubles.py", HERE / "libraries.cc",
+    sources = [*folders, HERE / "make_doubles.py", *HERE.glob("*.cc"),
                SOURCES / "tests/support/torch_cudart/torch_cudart.cc"]
     made = doubles / "stubs.txt"
     if made.exists() and all(source.stat().st_mtime < made.stat().st_mtime for source in sources):
         return
     shutil.rmtree(doubles, ignore_errors=True)
-    driver = build / "tests/support/fake_cudart/cuda_calls"
-    subprocess.run([sys.executable, HERE / "make_doubles.py", doubles, driver, *folders], check=True)
+    subprocess.run([sys.executable, HERE / "make_doubles.py", doubles, build, *folders], check=True)
 
 
 def print_table(runner, programs, pool):

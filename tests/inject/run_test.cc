@@ -558,6 +558,20 @@ TEST(RunTest, NestedRunPreloadsOnce) {
   EXPECT_EQ(run.out, HBMPROF_INJECTED "\n");
 }
 
+// torch_npu and MindSpore report their blocks only with such a file.
+TEST(RunTest, WithCannAHookIsPreloadedOnce) {
+  const std::string folder = ScratchDir();
+  const std::string hook = fs::path(HBMPROF_INJECTED).parent_path() / "libascend_kernel_hook.so";
+  const std::vector<std::string> command = {"run",      "--output", folder, "--", ToolPath(), "run",
+                                            "--output", folder,     "--",   "sh", "-c",       "echo $LD_PRELOAD"};
+  EXPECT_EQ(Tool(command, {"ASCEND_HOME_PATH=" HBMPROF_CANN}).out, std::string(HBMPROF_INJECTED ":") + hook + "\n");
+  EXPECT_EQ(Tool(command, {"ASCEND_HOME_PATH=" + folder}).out, HBMPROF_INJECTED "\n");
+  const std::string other = folder + "/libascend_kernel_hook.so";
+  fs::copy_file(hook, other);
+  EXPECT_EQ(Tool(command, {"ASCEND_HOME_PATH=" HBMPROF_CANN, "LD_PRELOAD=" + other}).out,
+            HBMPROF_INJECTED ":" + other + "\n");
+}
+
 TEST(RunTest, UnusableLibraryPathIsRefused) {
   for (const std::string name : {"with space", "with:colon", "with$ORIGIN"}) {
     const std::string folder = ScratchDir() + "/" + name;

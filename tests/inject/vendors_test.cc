@@ -2,6 +2,8 @@
 // suites and random calls of several threads whose sums the test keeps itself, from one list of drivers, and what only
 // one vendor has. Those of OpenCL are real, the others substitutes. The program links a copy of the library, so
 // Profiler::Default() is that of the injected library.
+#include <dlfcn.h>
+
 #include <atomic>
 #include <filesystem>
 #include <iterator>
@@ -465,6 +467,162 @@ TEST(AscendTest, PhysicalMemoryCountsUntilItIsUnmapped) {
   EXPECT_EQ(Stats("NPU:1").bytes_in_use, 2 << 20);
   ASSERT_EQ(ascend::halMemUnmap(0x200000000), 0);
   EXPECT_EQ(Stats("NPU:1").bytes_in_use, 0);
+}
+
+void AllocateIn(const char* library, void** ptr, int bytes, int module) {
+  void* const loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(loaded, nullptr) << dlerror();
+  auto* const allocate = reinterpret_cast<int (*)(void**, ascend::Flags, ascend::Flags)>(dlsym(loaded, "allocate"));
+  ASSERT_EQ(allocate(ptr, static_cast<ascend::Flags>(bytes), static_cast<ascend::Flags>(module)), 0);
+}
+
+TEST(AscendTest, ComponentsAndLibrariesHaveRows) {
+  constexpr int kRuntime = 7, kHccl = 3, kGe = 45, kMiB = 1 << 20;
+  void *of_app = nullptr, *of_runtime = nullptr, *of_hccl = nullptr, *of_ge = nullptr;
+  ASSERT_EQ(ascend::halMemAlloc(&of_app, 4 * kMiB, kApp | kDevice), 0);
+  ASSERT_EQ(ascend::halMemAlloc(&of_runtime, 3 * kMiB, ascend::Flags{kRuntime} << 56 | kDevice), 0);
+  AllocateIn(HBMPROF_HCCL, &of_hccl, 2 * kMiB, kHccl);
+  AllocateIn(HBMPROF_GE, &of_ge, kMiB, kGe);
+  const std::string path = NewDirectory() + "/profile.pb.gz";
+  ASSERT_TRUE(save_device_memory_profile(path).ok());
+  const auto top_by = [&](const char* label) {
+    return hbmprof_test::RunCommand({HBMPROF_TOOL, "top", "-n", "0", "--by", label, path}, {"LD_PRELOAD="}).out;
+  };
+  EXPECT_THAT(top_by("component"), ::testing::ContainsRegex("4.00 MiB +40.00% +APP\n *3.00 MiB +30.00% +RUNTIME\n *"
+                                                            "2.00 MiB +20.00% +HCCL\n *1.00 MiB +10.00% +GE\n"));
+  EXPECT_THAT(top_by("library"), ::testing::ContainsRegex("7.00 MiB +70.00% +own code\n *2.00 MiB +20.00% +HCCL\n *"
+                                                          "1.00 MiB +10.00% +GE\n"));
+  for (void* ptr : {of_app, of_runtime, of_hccl, of_ge}) EXPECT_EQ(ascend::halMemFree(ptr), 0);
+}
+
+TEST(AscendTest, TheDriversMemoryIsKnown) {
+  void* ptr = nullptr;
+  ASSERT_EQ(ascend::halMemAlloc(&ptr, 3 << 20, kApp | kDevice), 0);
+  const DeviceStats stats = Stats("NPU:0");
+  EXPECT_EQ(stats.bytes_limit, static_cast<int64_t>(kCapacity));
+  EXPECT_EQ(stats.driver_bytes_in_use, 3 << 20);
+  EXPECT_EQ(stats.unaccounted, 0);
+  EXPECT_EQ(ascend::halMemFree(ptr), 0);
+}
+
+// Blocks in device memory, which are reported through mstx.
+class MstxTest : public ::testing::Test {
+ protected:
+  struct Range {
+    uint32_t device;
+    const void* address;
+    uint64_t bytes;
+  };
+
+  void SetUp() override {
+    ASSERT_EQ(ascend::halMemAlloc(&segment_, 2 << 20, kApp | kDevice), 0);
+    mstx_ = dlopen(HBMPROF_MSTX, RTLD_NOW | RTLD_LOCAL);  // as MindSpore
+    ASSERT_NE(mstx_, nullptr) << dlerror();
+  }
+  void TearDown() override { EXPECT_EQ(ascend::halMemFree(segment_), 0); }
+
+  void* Domain(const char* name) const {
+    return reinterpret_cast<void* (*)(const char*)>(dlsym(mstx_, "mstxDomainCreateA"))(name);
+  }
+  void Register(void* domain, std::vector<Range> ranges) const {
+    const struct {
+      void* heap;
+      int type;
+      size_t count;
+      const Range* ranges;
+      void** handles;
+    } batch = {nullptr, 0, ranges.size(), ranges.data(), nullptr};
+    reinterpret_cast<void (*)(void*, const void*)>(dlsym(mstx_, "mstxMemRegionsRegister"))(domain, &batch);
+  }
+  void Unregister(void* domain, const void* address) const {
+    const struct {
+      int type;
+      const void* address;
+    } reference = {0, address};
+    const struct {
+      size_t count;
+      const void* references;
+    } batch = {1, &reference};
+    reinterpret_cast<void (*)(void*, const void*)>(dlsym(mstx_, "mstxMemRegionsUnregister"))(domain, &batch);
+  }
+  static int64_t Blocks(const char* allocator) {
+    return Profile().Sum("inuse_space", [&](const ProfileView::Sample& sample) {
+      const auto& labels = sample.labels;
+      return labels.at("kind") == "device" && labels.count("allocator") != 0 && labels.at("allocator") == allocator;
+    });
+  }
+  void* At(int offset) const { return static_cast<char*>(segment_) + offset; }
+
+  void* segment_ = nullptr;
+  void* mstx_ = nullptr;
+};
+
+TEST_F(MstxTest, ReportedBlocksAreRecorded) {
+  for (const auto& [name, allocator] : {std::pair("ptaCaching", "pytorch"), {"mindsporeMemPool", "mindspore"}}) {
+    void* const domain = Domain(name);
+    ASSERT_NE(domain, nullptr);
+    EXPECT_EQ(Domain(name), domain);
+    Register(domain, {{0, segment_, 512 << 10}, {0, At(1 << 20), 256 << 10}});
+    EXPECT_EQ(Blocks(allocator), 768 << 10);
+    EXPECT_EQ(Stats("NPU:0").bytes_in_use, 2 << 20);
+    EXPECT_EQ(Profile().SumWhere("reserved_space", "component", "APP"), 2 << 20);
+    Unregister(domain, segment_);
+    EXPECT_EQ(Blocks(allocator), 256 << 10);
+    int on_host = 0;
+    Register(domain, {{0, &on_host, sizeof(on_host)}});
+    Unregister(domain, &on_host);
+    EXPECT_EQ(Blocks(allocator), 256 << 10);
+    TearDown();  // its blocks end, too
+    EXPECT_EQ(Stats("NPU:0").bytes_in_use, 0);
+    SetUp();
+  }
+  EXPECT_EQ(Tracked().foreign_frees, 0);
+  EXPECT_EQ(Profile().Comment("warning", "text"), "");
+}
+
+TEST_F(MstxTest, OtherRegionsAreNotRecorded) {
+  EXPECT_EQ(Domain("atb"), nullptr);
+  Register(nullptr, {{0, segment_, 4096}});
+  Unregister(nullptr, segment_);
+  EXPECT_EQ(Profile().SumWhere("reserved_space", "kind", "pool"), 0);
+}
+
+TEST_F(MstxTest, ContradictingReportsAreNotUsed) {
+  void* const domain = Domain("ptaCaching");
+  Register(domain, {{0, segment_, 4096}, {0, segment_, 4096}});
+  EXPECT_EQ(Blocks("pytorch"), 0);
+  EXPECT_THAT(Profile().Comment("warning", "text"), ::testing::HasSubstr("torch_npu's%20blocks%20are%20not%20shown"));
+}
+
+TEST_F(MstxTest, MissingReportsAreAWarning) {
+  constexpr char kWarning[] = "torch_npu's%20blocks%20are%20not%20shown,%20only%20its%20segments:%20it%20reports%20no";
+  void* ptr = nullptr;
+  AllocateIn(HBMPROF_TORCH_NPU, &ptr, 4096, 33);
+  EXPECT_THAT(Profile().Comment("warning", "text"), ::testing::HasSubstr(kWarning));
+  Register(Domain("ptaCaching"), {{0, segment_, 4096}});
+  EXPECT_EQ(Profile().Comment("warning", "text"), "");
+  EXPECT_EQ(ascend::halMemFree(ptr), 0);
+}
+
+TEST_F(MstxTest, AnotherToolGetsItsCalls) {
+  void* const tool = dlopen(HBMPROF_PROFAPI, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(tool, nullptr) << dlerror();
+  auto* const calls = reinterpret_cast<int (*)()>(dlsym(tool, "fake_profapi_calls"));
+  void* const domain = Domain("ptaCaching");
+  EXPECT_NE(Domain("of the tool"), nullptr);
+  Register(domain, {{0, segment_, 4096}});
+  EXPECT_EQ(Blocks("pytorch"), 4096);
+  Unregister(domain, segment_);
+  EXPECT_EQ(Blocks("pytorch"), 0);
+  EXPECT_EQ(calls(), 2);
+}
+
+// As libmspti.so.
+TEST_F(MstxTest, APreloadedToolGetsItsCalls) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  const auto run = hbmprof_test::RunCommand({self, "--gtest_filter=MstxTest.AnotherToolGetsItsCalls"},
+                                            {"LD_PRELOAD=" HBMPROF_INJECTED ":" HBMPROF_PROFAPI});
+  EXPECT_EQ(run.exit_code, 0) << run.out;
 }
 
 // --- All. ---

@@ -361,6 +361,18 @@ TEST_F(ExplainTest, SpeaksTheWordsOfTheFramework) {
               AllOf(HasSubstr("empty_cache()"), Not(HasSubstr(kAdvice))));
 }
 
+TEST_F(ExplainTest, SpeaksTheWordsOfAscend) {
+  ProfileMaker maker = HealthyProfile();
+  maker.Comment(std::string("device NPU:0 space=device in_use=6") + kMiB + " peak=6" + kMiB + " pool=4" + kMiB +
+                " idle=1" + kMiB + " limit=8" + kMiB);
+  maker.Comment("pool pytorch device=NPU:0 reserved=4048576 allocated=3000000 idle=1048576");
+  const auto action = [&] { return Find(Explain({Write(maker)}), "IDLE_POOL")["action"].get<std::string>(); };
+  constexpr char kAdvice[] = "PYTORCH_NPU_ALLOC_CONF=expandable_segments:True";
+  EXPECT_THAT(action(), AllOf(HasSubstr("torch.npu.empty_cache()"), HasSubstr(kAdvice)));
+  maker.Comment(std::string("environment ") + kAdvice);
+  EXPECT_THAT(action(), AllOf(HasSubstr("torch.npu.empty_cache()"), Not(HasSubstr(kAdvice))));
+}
+
 // Most programs have idle memory. It is a finding only where the device needs it.
 TEST_F(ExplainTest, IdleMemoryIsAdviceUnlessTheDeviceNeedsIt) {
   const auto explain = [&](int64_t in_use, int64_t pool, int64_t idle, const std::string& more) {

@@ -23,3 +23,23 @@ std::string Component(uint64_t module) {
 }
 
 }  // namespace hbmprof::internal::ascend_driver
+
+namespace hbmprof::internal {
+
+// The sums of aclrtGetMemInfo, without pages of 1 GiB. A device without HBM has DDR.
+DeviceProbe AscendDriverInProcess::Probe(int ordinal, DeviceId) {
+  DeviceProbe probe;
+  for (const unsigned type : {2, 1}) {
+    ascend_driver::MemInfo info = {};
+    if (ascend_driver::query::halMemGetInfo(static_cast<unsigned>(ordinal), type, &info) != 0) continue;
+    const auto total = static_cast<int64_t>(info.total + info.huge_total);
+    if (total == 0) continue;
+    probe.bytes_limit = total;
+    probe.bytes_free = static_cast<int64_t>(info.free + info.huge_free);
+    probe.driver_bytes_in_use = total - *probe.bytes_free;
+    break;
+  }
+  return probe;
+}
+
+}  // namespace hbmprof::internal

@@ -22,6 +22,13 @@ struct MemProperties {
   uint32_t module;
 };
 
+// The first members are those of MemInfo for the types of memory 1 (DDR) and 2 (HBM). The driver may write more.
+struct MemInfo {
+  unsigned long total, free;  // in pages of the usual size
+  unsigned long huge_total, huge_free;
+  unsigned long others[60];
+};
+
 // The flags of halMemAlloc: bits 0 to 9 are the device, 10 to 13 the kind, 56 to 63 the module.
 inline Place PlaceOf(Flags flags) {
   // Shared by host and device, device, host, DVPP, host agent, addresses only, host.
@@ -54,6 +61,7 @@ class AscendDriverInProcess : public DriverQueries {
  public:
   AscendDriverInProcess() : DriverQueries(&ascend_driver::driver) {}
   int CurrentDevice() override { return -1; }  // each call names its device
+  DeviceProbe Probe(int ordinal, DeviceId id) override;
 };
 
 }  // namespace hbmprof::internal

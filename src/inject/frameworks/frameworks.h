@@ -1,11 +1,13 @@
-// The frameworks whose allocators report their blocks (report_hooks.h): PyTorch (torch_blocks.cc) and TensorFlow
-// (tensorflow_blocks.cc). The blocks become blocks of the driver's memory. If the reports contradict each other, or
-// PyTorch's own total of a device, only the driver's memory is shown, and a warning in each snapshot says why.
+// The frameworks whose allocators report their blocks: PyTorch (torch_blocks.cc) and TensorFlow (tensorflow_blocks.cc)
+// through report_hooks.h, torch_npu and MindSpore through mstx (mstx_blocks.cc). The blocks become blocks of the
+// driver's memory. If the reports contradict each other, or PyTorch's own total of a device, only the driver's memory
+// is shown, and a warning in each snapshot says why.
 #ifndef HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 #define HBMPROF_SRC_INJECT_FRAMEWORKS_FRAMEWORKS_H_
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "hbmprof/allocation.h"
@@ -29,6 +31,35 @@ class FrameworkLabel {
  private:
   const char* const name_;
   std::atomic<int> known_{-1};
+};
+
+// The blocks that a framework reports without totals.
+class ReportedBlocks {
+ public:
+  explicit constexpr ReportedBlocks(const char* allocator) : label_(allocator) {}
+
+  // A block at `address` was handed out or taken back. `bytes`: no value if it is not reported.
+  void HandedOut(const Caller& caller, uint64_t address, int64_t bytes);
+  void TakenBack(uint64_t address, std::optional<int64_t> bytes);
+  // From now on the reports are not used, and the blocks are not shown.
+  void Refuse(const char* reason);
+  // There can be blocks that were not seen.
+  void MayHaveBlocks();
+
+  // Null: the reports are used.
+  const char* refusal() const { return refusal_.load(std::memory_order_acquire); }
+  // Whether a block was recorded.
+  bool is_used() const { return devices_.load(std::memory_order_relaxed) != 0; }
+
+ private:
+  void EndBlocks();
+
+  FrameworkLabel label_;
+  std::atomic<const char*> refusal_{nullptr};
+  // Whether a block of device memory may have no record. If so, the free of an unknown block is not an error.
+  std::atomic<bool> has_dropped_{false};
+  // The devices with blocks: bit i is set for DeviceId(i).
+  std::atomic<uint64_t> devices_{0};
 };
 
 // Whether the frameworks' reports are used. Set before the first tracked call of the driver, which comes before the
@@ -68,17 +99,21 @@ bool HasSegmentsFrom(std::string_view library, const Snapshot& snapshot);
 // seen. They have no records, and their frees are not errors.
 void TorchMayHaveBlocks();
 void TensorflowMayHaveBlocks();
+void MstxMayHaveBlocks();
 
 // Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
 // PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
-// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error. A later failure of the thread
-// replaces the earlier one.
+// reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error; that of torch_npu, which reports
+// none, if the same call fails again. A later failure of the thread replaces the earlier one.
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
+// Call it when an allocator of PyTorch has handed out memory: no failure of the thread is left.
+void TorchHasAllocated();
 
 // Add a warning for each device whose blocks are not shown, and one if the framework allocates device memory but
 // reports nothing. The first one also adds one for PyTorch's out-of-memory errors.
 void AddTorchWarnings(Snapshot* snapshot);
 void AddTensorflowWarnings(Snapshot* snapshot);
+void AddMstxWarnings(Snapshot* snapshot);
 // Adds a warning if XLA has allocated memory with the driver. It says what shows the arrays.
 void AddXlaWarning(Snapshot* snapshot);
 

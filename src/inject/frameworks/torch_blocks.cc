@@ -93,8 +93,17 @@ struct LeftFailure {
 PerThread<LeftFailure> left_failures;
 
 constexpr char kLibrary[] = "libc10_";  // libc10_cuda.so, libc10_hip.so
+// Its allocator returns idle memory and makes the same call again, but it reports no out-of-memory error.
+constexpr char kNpuLibrary[] = "libtorch_npu";
 
 bool IsCacheOff() { return secure_getenv("PYTORCH_NO_CUDA_MEMORY_CACHING") != nullptr; }
+
+// Whether PyTorch's pool of the device has memory that it can return to the driver.
+bool HasIdleMemory(std::string_view device) {
+  Pool pool;
+  if (!TryRun([&] { pool = {Profiler::Default().Device(device), label.Get()}; })) return false;
+  return ReservedBytes(pool) > AllocatedBytes(pool);
+}
 
 // PyTorch asks the driver for memory only for a block that touches all of the new memory, and reports that block first.
 // So its segments are searched only while it has more reserved than the records of its segments.
@@ -139,6 +148,10 @@ void TakenBack(Device& device, uint64_t address, int64_t bytes, int64_t live_bef
 
 }  // namespace
 
+void TorchHasAllocated() {
+  if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
+}
+
 void TorchMayHaveBlocks() {
   for (Device& device : devices) MayHaveBlocks(device);
 }
@@ -163,7 +176,7 @@ void TorchReportsMemory(uint64_t address, int64_t bytes, uint64_t total_allocate
   if (reported != counted) return Refuse(device, "its total is not the sum of its reports");
   if (reserved < reported) return Refuse(device, "it reports more bytes allocated than reserved");
   if (bytes > 0) {
-    if (LeftFailure* const left = left_failures.Find()) left->state = LeftFailure::State::kNone;
+    TorchHasAllocated();
     // For a replay of a recording: PyTorch caches memory for each stream.
     std::optional<EventTag> tag;
     const bool is_recorded = tags_observer.load(std::memory_order_relaxed) != nullptr;
@@ -208,15 +221,19 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
 }
 
 bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
+  const bool is_npu = failure.device.substr(0, 4) == "NPU:";
   // Without a report of a block, it is not known that PyTorch calls the functions of report_hooks.h.
-  const bool may_be_torch = has_report.load(std::memory_order_relaxed) && !IsCacheOff() &&
-                            failure.space == MemorySpace::kDevice &&
-                            failure.device.size() < sizeof(LeftFailure::device);
+  const bool has_cache =
+      is_npu ? HasIdleMemory(failure.device) : has_report.load(std::memory_order_relaxed) && !IsCacheOff();
+  const bool may_be_torch =
+      has_cache && failure.space == MemorySpace::kDevice && failure.device.size() < sizeof(LeftFailure::device);
   LeftFailure* const of_thread = left_failures.Get();
   if (of_thread == nullptr) return false;
   LeftFailure& left = *of_thread;
+  const bool is_repeated = left.state == LeftFailure::State::kLeft && left.call == failure.call &&
+                           left.bytes == failure.bytes && failure.device == left.device;
   left.state = LeftFailure::State::kReported;
-  if (!may_be_torch) return false;
+  if (!may_be_torch || (is_npu && is_repeated)) return false;
   const StackCapture capture(Unwinder::kAuto);
   constexpr int kFrames = 16;
   uintptr_t buffer[kFrames];
@@ -225,7 +242,8 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   for (int i = 0; i < stack.depth && call == CallFrom::kUndecided; ++i) {
     dl_find_object object;
     const bool found = _dl_find_object(reinterpret_cast<void*>(stack.pcs[i] - 1), &object) == 0;
-    call = IsCallFrom(kLibrary, found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
+    call = IsCallFrom(is_npu ? kNpuLibrary : kLibrary,
+                      found ? FileName(object.dlfo_link_map->l_name) : std::string_view());
   }
   if (call != CallFrom::kYes) return false;
   left.call = failure.call;

@@ -435,6 +435,19 @@ void AddNvtx(const RunOptions& options, const std::string& library, ChildSetup& 
   setup.environment["HBMPROF_NVTX"] = options.nvtx.empty() ? "none" : options.nvtx;
 }
 
+// Returns the value of LD_PRELOAD. With CANN, it also has the file by whose name torch_npu and MindSpore know that
+// someone wants reports of their blocks (src/inject/frameworks/mstx_blocks.cc).
+std::string Preloaded(const std::string& library) {
+  constexpr char kHook[] = "libascend_kernel_hook.so";
+  std::string preloaded = PreloadWith(library);
+  const char* const cann = std::getenv("ASCEND_HOME_PATH");
+  std::error_code error;
+  if (cann == nullptr || !fs::exists(Cat(cann, "/lib64/libms_tools_ext.so"), error)) return preloaded;
+  const std::string hook = fs::path(library).parent_path() / kHook;
+  if (absl::StrContains(preloaded, kHook) || !fs::exists(hook, error)) return preloaded;
+  return absl::StrReplaceAll(preloaded, {{library, Cat(library, ":", hook)}});
+}
+
 absl::StatusOr<int> RunRun(const RunOptions& options) {
   RunResult result;
   std::error_code error;
@@ -465,7 +478,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
                      ". The program runs without one: `hbmprof dump PROCESS` saves one elsewhere while it runs; ",
                      "--output DIR names another folder"));
     }
-    setup.environment["LD_PRELOAD"] = PreloadWith(library);
+    setup.environment["LD_PRELOAD"] = Preloaded(library);
     setup.environment[kOpenclLayers] = PreloadWith(library, kOpenclLayers);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
     if (!options.capture_range.empty()) setup.environment["HBMPROF_CAPTURE_RANGE"] = options.capture_range;

@@ -65,6 +65,13 @@ const Framework& FrameworkOf(std::string_view pool) {
   return found == std::end(kFrameworks) ? std::end(kFrameworks)[-1] : *found;
 }
 
+void UseWordsOfAscend(std::string& text) {
+  text = absl::StrReplaceAll(text, {{"torch.cuda.", "torch.npu."},
+                                    {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NPU_ALLOC_CONF"},
+                                    {"CUDA_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES"},
+                                    {"nvidia-smi", "npu-smi info"}});
+}
+
 class Finder {
  public:
   Finder(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject)
@@ -152,6 +159,10 @@ class Finder {
     finding.evidence = std::move(texts[1]);
     finding.action = std::move(texts[2]);
     finding.next = std::move(texts[3]);
+    if (absl::StartsWith(memory, "NPU:")) {
+      UseWordsOfAscend(finding.action);
+      UseWordsOfAscend(finding.next);
+    }
     return finding;
   }
   std::string Command(const std::string& words) const {
@@ -367,8 +378,10 @@ class Finder {
     });
     const std::string name = largest == pools.end() ? "" : largest->name;
     const bool is_expandable = absl::c_any_of(now_.info.environments, [](const Comment& one) {
-      const std::string settings = one.Text("PYTORCH_CUDA_ALLOC_CONF") + one.Text("PYTORCH_ALLOC_CONF");
-      return absl::StrContains(settings, "expandable_segments:True");
+      const auto is_set = [&](const char* name) {
+        return absl::StrContains(one.Text(name), "expandable_segments:True");
+      };
+      return is_set("PYTORCH_CUDA_ALLOC_CONF") || is_set("PYTORCH_ALLOC_CONF") || is_set("PYTORCH_NPU_ALLOC_CONF");
     });
     const Framework& framework = FrameworkOf(name == "pytorch" && is_expandable ? "pytorch expandable" : name);
     const std::string title = !framework.title.empty() ? std::string(framework.title)

@@ -6,20 +6,23 @@ import os
 import torch
 from comparison import of_hbmprof, own_line, write
 
+# An NPU, if the program has imported torch_npu.
+device = getattr(torch, "npu", torch.cuda)
+
 # The backend cudaMallocAsync has no history, and counts neither blocks nor what was ever allocated.
 HAS_HISTORY = "cudaMallocAsync" not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
-if HAS_HISTORY and torch.cuda.is_available():
-    torch.cuda.memory._record_memory_history(max_entries=1_000_000, stacks="python")
+if HAS_HISTORY and device.is_available():
+    device.memory._record_memory_history(max_entries=1_000_000, stacks="python")
 
 
 def of_pytorch():
-    stats = torch.cuda.memory_stats()
-    theirs = {"bytes": torch.cuda.memory_allocated(), "reserved": torch.cuda.memory_reserved(),
-              "peak": torch.cuda.max_memory_allocated()}
+    stats = device.memory_stats()
+    theirs = {"bytes": device.memory_allocated(), "reserved": device.memory_reserved(),
+              "peak": device.max_memory_allocated()}
     if not HAS_HISTORY:
         return theirs
     lines = collections.Counter()
-    for segment in torch.cuda.memory._snapshot()["segments"]:
+    for segment in device.memory._snapshot()["segments"]:
         for block in segment["blocks"]:
             if block["state"] == "active_allocated":
                 frames = [(f["name"], f["filename"], f["line"]) for f in block.get("frames", ())]
@@ -30,7 +33,7 @@ def of_pytorch():
 
 def moment(name, without=()):
     """`without`: what is not compared."""
-    torch.cuda.synchronize()
+    device.synchronize()
     # Threads of the framework may free memory meanwhile.
     for _ in range(5):
         theirs = of_pytorch()

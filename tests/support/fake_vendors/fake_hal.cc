@@ -35,8 +35,21 @@ int halMemCreate(Handle* handle, size_t bytes, const MemProperties* properties, 
   return result;
 }
 int halMemRelease(Handle handle) { return End(handle); }
+// Reserved addresses stay.
+int halMemAddressReserve(void** ptr, size_t bytes, size_t, void*, uint64_t) {
+  *ptr = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  return *ptr == MAP_FAILED ? kErrorOutOfMemory : 0;
+}
+int halMemAddressFree(void*) { return 0; }
 int halMemMap(Address, size_t, size_t, Handle, uint64_t) { return 0; }
 int halMemUnmap(Address) { return 0; }
+// All pages are huge ones.
+int halMemGetInfo(unsigned, unsigned, MemInfo* info) {
+  *info = {};
+  info->huge_total = fake_vendors::Capacity();
+  info->huge_free = info->huge_total - Memory::Instance().used();
+  return 0;
+}
 
 }  // extern "C"
 }  // namespace hbmprof::internal::ascend_driver

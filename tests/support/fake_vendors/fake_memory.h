@@ -1,4 +1,4 @@
-// The memory of a substitute driver: addresses that nobody reads, a capacity, refused frees. Thread-safe.
+// The memory of a substitute driver: host memory, a capacity, refused frees. Thread-safe.
 #ifndef HBMPROF_TESTS_SUPPORT_FAKE_VENDORS_FAKE_MEMORY_H_
 #define HBMPROF_TESTS_SUPPORT_FAKE_VENDORS_FAKE_MEMORY_H_
 
@@ -6,12 +6,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 
 namespace fake_vendors {
 
 constexpr size_t kCapacity = size_t{64} << 20;
+
+// Returns kCapacity, or the value of the environment variable.
+inline size_t Capacity() {
+  static const char* const text = std::getenv("FAKE_VENDORS_CAPACITY");
+  return text == nullptr ? kCapacity : std::strtoull(text, nullptr, 10);
+}
 
 class Memory {
  public:
@@ -23,8 +30,9 @@ class Memory {
   // Returns 0 if there is no memory. Memory that is not on the device takes nothing of the capacity.
   uintptr_t Allocate(size_t bytes, bool is_on_device = true) {
     const std::lock_guard<std::mutex> hold(mutex_);
-    if (bytes > kCapacity || (is_on_device && bytes > kCapacity - used_)) return 0;
-    void* const made = mmap(nullptr, bytes + 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (bytes > Capacity() || (is_on_device && bytes > Capacity() - used_)) return 0;
+    void* const made =
+        mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return 0;
     const auto address = reinterpret_cast<uintptr_t>(made);
     live_[address] = {bytes, is_on_device ? bytes : 0};

@@ -1,0 +1,2 @@
+// Empty: see mstx_blocks.cc.
+typedef int hbmprof_nothing;
