@@ -26,7 +26,7 @@ constexpr char kNamespaceFile[] = "/var/run/secrets/kubernetes.io/serviceaccount
 }  // namespace
 
 Variables RunEnvironmentIn(std::string_view block) {
-  constexpr size_t kMostValueBytes = 256;
+  constexpr size_t kMostBytes = 256;
   std::string_view values[std::size(kVariables)];
   for (size_t end = 0; !block.empty(); block.remove_prefix(std::min(end + 1, block.size()))) {
     end = std::min(block.find('\0'), block.size());
@@ -36,14 +36,12 @@ Variables RunEnvironmentIn(std::string_view block) {
     const auto* const known = std::find(std::begin(kVariables), std::end(kVariables), text.substr(0, equals));
     if (known == std::end(kVariables)) continue;
     std::string_view& value = values[known - std::begin(kVariables)];
-    if (value.empty()) value = text.substr(equals + 1, kMostValueBytes);  // the first one, as for getenv
+    if (value.empty()) value = text.substr(equals + 1, kMostBytes);  // the first one, as for getenv
   }
   Variables result;
   for (size_t i = 0; i < std::size(kVariables); ++i) {
     std::string value(values[i]);
-    if (kVariables[i] == "POD_NAMESPACE" && value.empty()) {
-      value = ReadProcFile(kNamespaceFile).substr(0, kMostValueBytes);
-    }
+    if (kVariables[i] == "POD_NAMESPACE" && value.empty()) value = ReadProcFile(kNamespaceFile).substr(0, kMostBytes);
     if (!value.empty()) result.emplace_back(kVariables[i], std::move(value));
   }
   return result;
