@@ -57,7 +57,7 @@ def framework_of(*words):
     """Returns the folder of the framework that a program or a check with such names needs."""
     names = " ".join(pathlib.Path(word).name for word in words).lower()
     folders = {"jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
-               "llama": "llama.cpp"}
+               "sglang": "sglang", "llama": "llama.cpp"}
     return next((folder for word, folder in folders.items() if word in names), "torch")
 
 

@@ -1,7 +1,7 @@
 """Runs the plugins for vLLM and SGLang that the wheel has, and the line of docs/python.md for Ray, with stand-ins.
 
-The plugins are found by their entry points, as the servers find them. Ray starts a worker as `bash -c "exec PY_EXECUTABLE SCRIPT
-ARGUMENTS"`, and ends it with SIGTERM.
+The plugins are found by their entry points, as the servers find them. Ray starts a worker as `bash -c "exec
+PY_EXECUTABLE SCRIPT ARGUMENTS"`, and ends it with SIGTERM.
 """
 import json
 import pathlib
@@ -237,8 +237,8 @@ def main():
         for module, text in SGLANG.items():
             write(folder / f"sglang/srt/{module}.py", text)
         write(folder / "scheduler.py", SCHEDULER)
-        subprocess.run(["hbmprof", "run", "-o", folder / "sglang-profiles", "--", sys.executable, folder / "scheduler.py"],
-                       check=True)
+        subprocess.run(["hbmprof", "run", "-o", folder / "sglang-profiles", "--", sys.executable,
+                        folder / "scheduler.py"], check=True)
         without_profile = {phase: size for phase, size in expected.items() if phase != "profile"}
         assert phases(folder / "sglang-profiles") == without_profile, phases(folder / "sglang-profiles")
         assert estimates(folder / "sglang-profiles") == {"load": 1000, "kv cache": 30, "capture": 7}
