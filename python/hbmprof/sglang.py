@@ -19,21 +19,32 @@ PHASES = ((f"{SCHEDULER}.Scheduler.__init__", "init"),
           (f"{RUNNER}.init_cuda_graphs", "warm up"), (f"{RUNNER}.prewarm_sampling", "warm up"),
           (f"{GRAPHS}.capture_prefill_graph", "capture"), (f"{GRAPHS}.capture_decode_graph", "capture"),
           (f"{SCHEDULER}.Scheduler.run_event_loop", "serve"))
-# What a model runner says of a phase, in GiB.
-ESTIMATES = {"load": lambda runner: runner.weight_load_mem_usage,
-             "kv cache": lambda runner: runner.token_to_kv_pool.mem_usage,
-             "capture": lambda runner: sum(runner.graph_memory_usage.values())}
-_estimates = {phase: {} for phase in ESTIMATES}  # the bytes of each runner: a draft model has one of its own
+GIB = 2**30
+
+
+def _cache(pool):
+    # A pool that takes its memory after the CUDA graphs counts the addresses that it has reserved in mem_usage.
+    return pool.post_capture_backed_bytes if getattr(pool, "post_capture_active", False) else pool.mem_usage * GIB
+
+
+# What SGLang says of a phase: whose number it is, and the bytes. A draft model has a runner of its own, and may share
+# the pool.
+NUMBERS = {"load": lambda runner: (runner, runner.weight_load_mem_usage * GIB),
+           "kv cache": lambda runner: (runner.token_to_kv_pool, _cache(runner.token_to_kv_pool)),
+           "capture": lambda runner: (runner, sum(runner.graph_memory_usage.values()) * GIB)}
+_numbers = {phase: {} for phase in NUMBERS}
 
 
 def _set_estimates(runner):
-    """Sets the counter `estimate:PHASE` of each estimate that there is: the sum of all runners."""
-    for phase, of_runner in ESTIMATES.items():
+    """Sets the counter `estimate:PHASE` of each number that there is: the sum of all runners."""
+    for phase, of_runner in NUMBERS.items():
         try:
-            _estimates[phase][id(runner)] = of_runner(runner) * 2**30
-            hbmprof.counter(f"estimate:{phase}", sum(_estimates[phase].values()))
-        except Exception:  # not computed yet, or not in this version; it must not reach the server
-            _estimates[phase].pop(id(runner), None)
+            owner, size = of_runner(runner)
+            _numbers[phase][id(owner)] = int(size)
+            if sum(_numbers[phase].values()):
+                hbmprof.counter(f"estimate:{phase}", sum(_numbers[phase].values()))
+        except Exception:  # not there yet, or not in this version; it must not reach the server
+            pass
 
 
 def _hook(phase):
@@ -60,6 +71,6 @@ def register():
     for target, phase in PHASES:
         try:
             pkgutil.resolve_name(target)
-        except (ImportError, AttributeError):  # not in this version; the registry would print a traceback
+        except Exception:  # not in this version; the registry would print a traceback
             continue
         HookRegistry.register(target, _hook(phase), HookType.AROUND)

@@ -159,6 +159,9 @@ class ModelRunner:
         __main__.allocate(50)
         cuda_graph_setup.capture_decode_graph(model_runner=self)
         self.graph_memory_usage = {"decode": 5 / 2**30, "prefill": 2 / 2**30}
+
+    def prewarm_sampling(self):
+        pass
 ''',
     "managers/scheduler": '''
 import __main__
@@ -172,6 +175,8 @@ class Scheduler:
         self.runners = [ModelRunner(900), ModelRunner(100)]  # the second is a draft model's
         self.runners[0].alloc_memory_pool(None, layout=arguments)
         self.runners[0].init_cuda_graphs()
+        self.runners[1].token_to_kv_pool = self.runners[0].token_to_kv_pool
+        self.runners[1].prewarm_sampling()
         self.port = port
 
     def run_event_loop(self):

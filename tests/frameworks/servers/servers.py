@@ -35,7 +35,8 @@ SEGMENT = 2 * MIB  # PyTorch's segments are a multiple of it
 BYTES_OF_A_TOKEN = 2 * 8 * 4 * 64 * 2
 PARTS = {"init", "load", "profile", "kv cache", "warm up", "capture", "serve"}
 PROGRAMS = [run.Program("vLLM", "offline.py"), run.Program("vLLM, 2 ranks", "offline.py", devices=2),
-            run.Program("SGLang", "offline_sglang.py")]
+            run.Program("SGLang", "offline_sglang.py"),
+            run.Program("SGLang, 2 ranks", "offline_sglang.py", devices=2)]
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -185,6 +186,17 @@ class Session(checks.Session):
         profiles = sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)
         return dict(zip(names, profiles)), {one["part"]: one for one in numbers}
 
+    def last_moments(self, program):
+        """The last numbers of the server, and the last profile of each process."""
+        folder = self.runner.results / program
+        last = {path.name.split(".")[1]: path for path in sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)}
+        return json.loads((folder / "rows.numbers").read_text().splitlines()[-1]), list(last.values())
+
+    def estimates(self, profile):
+        """The server's own number of each phase that has one."""
+        phases = json.loads(self.command("explain", "--json", profile))["sources"][0]["phases"]
+        return {phase["phase"]: phase["estimated"] for phase in phases if phase["estimated"] is not None}
+
 
 def differing(pairs):
     """Returns the pairs {what: (hbmprof's, the server's)} that are not equal, as text; None if all are."""
@@ -249,8 +261,7 @@ def vllm_phases(session):
     """Each buffer of a worker has a phase, also those of init_device and sample_tokens; explain has vLLM's estimates."""
     profiles, numbers = session.moments("vLLM")
     phases = session.rows("--by", "phase", "-w", "kind=device", profiles["sample_tokens"])
-    explained = json.loads(session.command("explain", "--json", profiles["sample_tokens"]))["sources"][0]["phases"]
-    estimated = {phase["phase"]: phase["estimated"] for phase in explained if phase["estimated"] is not None}
+    estimated = session.estimates(profiles["sample_tokens"])
     return differing({"phases": (set(phases), PARTS - {"warm up"}),
                       "estimated, load": (estimated.pop("load"), numbers["load_model"]["model"]),
                       "estimated": (set(estimated), {"kv cache", "capture"})})
@@ -258,12 +269,10 @@ def vllm_phases(session):
 
 def vllm_workers(session):
     """Each of two workers that are processes of their own has phases, and its weights have the bytes of vLLM."""
-    folder = session.runner.results / "vLLM-2-ranks"
-    number = json.loads((folder / "rows.numbers").read_text().splitlines()[0])["model"]
-    last = {path.name.split(".")[1]: path for path in sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)}
-    phases = [session.rows("--by", "phase", "-w", "kind=device", profile) for profile in last.values()]
+    numbers, profiles = session.last_moments("vLLM-2-ranks")
+    phases = [session.rows("--by", "phase", "-w", "kind=device", profile) for profile in profiles]
     return differing({"phases": ([set(one) for one in phases], [PARTS - {"warm up"}] * 2),
-                      "weights": ([one.get("load") for one in phases], [number] * 2)})
+                      "weights": ([one.get("load") for one in phases], [numbers["model"]] * 2)})
 
 
 def vllm_generated_code(session):
@@ -323,6 +332,11 @@ def sglang_numbers(session):
     })
 
 
+def sglang_estimates(numbers):
+    return {"load": numbers["model"] * GIB, "kv cache": numbers["cache"] * GIB,
+            "capture": sum(numbers["graphs"].values()) * GIB}
+
+
 def sglang_phases(session):
     """Each buffer of a scheduler has a phase; explain has SGLang's numbers; no function of the plugin was missing."""
     sys.path.append(str(run.SOURCES / "python"))
@@ -331,13 +345,17 @@ def sglang_phases(session):
     profiles, numbers = session.moments("SGLang")
     profile, last = profiles["forward_batch_generation"], numbers["forward_batch_generation"]
     phases = session.rows("--by", "phase", "-w", "kind=device", profile)
-    explained = json.loads(session.command("explain", "--json", profile))["sources"][0]["phases"]
-    estimated = {phase["phase"]: phase["estimated"] for phase in explained if phase["estimated"] is not None}
     return differing({"phases": (set(phases), PARTS - {"profile"}),
                       "missing": ({target for target, _ in PHASES} - set(last["hooks"]), set()),
-                      "estimated": (estimated,
-                                    {"load": last["model"] * GIB, "kv cache": last["cache"] * GIB,
-                                     "capture": sum(last["graphs"].values()) * GIB})})
+                      "estimated": (session.estimates(profile), sglang_estimates(last))})
+
+
+def sglang_workers(session):
+    """Each of two schedulers of SGLang has phases, and SGLang's numbers of them."""
+    numbers, profiles = session.last_moments("SGLang-2-ranks")
+    phases = [set(session.rows("--by", "phase", "-w", "kind=device", profile)) for profile in profiles]
+    return differing({"phases": (phases, [PARTS - {"profile"}] * 2),
+                      "estimated": ([*map(session.estimates, profiles)], [sglang_estimates(numbers)] * 2)})
 
 
 def sglang_rows(session):
@@ -353,7 +371,7 @@ def sglang_rows(session):
 
 
 CHECKS = [llama_rows, llama_ggml, vllm_numbers, vllm_phases, vllm_workers, vllm_is_killed, vllm_rows,
-          vllm_generated_code, vllm_has_time, sglang_numbers, sglang_phases, sglang_rows]
+          vllm_generated_code, vllm_has_time, sglang_numbers, sglang_phases, sglang_workers, sglang_rows]
 
 
 def main(build, servers, *names):
