@@ -14,7 +14,7 @@
 # frameworks  whole PyTorch, JAX and torch_npu from PyPI, on the tests' substitutes for CUDA and CANN
 #             (tests/frameworks/README.md): downloads 1.8 GB once, and skips if PyPI cannot be reached
 # frameworks-more  the same for PyTorch 2.5, TensorFlow, ONNX Runtime and numba, which is not part of all (2.0 GB)
-# servers  the same for vLLM and llama.cpp, which is not part of all (1.9 GB, 6 GB on the disk)
+# servers  the same for vLLM, SGLang and llama.cpp, which is not part of all (4 GB, 12 GB on the disk)
 # all      dev clang asan tsan frameworks
 #
 # Continues after a preset that fails; exits 1 if one has failed. The last lines show the result of each preset.
@@ -120,7 +120,7 @@ for preset in "${presets[@]}"; do
     if [[ $preset == frameworks ]]; then
       wait
     elif [[ $preset == servers ]]; then
-      hbmprof_step "vLLM and llama.cpp from PyPI" hbmprof_servers
+      hbmprof_step "vLLM, SGLang and llama.cpp from PyPI" hbmprof_servers
       program=servers/servers.py package=vllm
     else
       hbmprof_step "PyTorch 2.5, TensorFlow, ONNX Runtime and numba from PyPI" hbmprof_more_frameworks

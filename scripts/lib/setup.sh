@@ -339,17 +339,20 @@ hbmprof_more_frameworks() {
   hbmprof_packages build/frameworks-more/numba numba-cuda==0.30.4 numba-cuda==0.30.4
 }
 
-# hbmprof_servers: the same for vLLM, with the versions that pip selects, and for llama.cpp, into build/servers.
+# hbmprof_servers: the same for vLLM and SGLang, with the versions that pip selects, and for llama.cpp, into
+# build/servers.
 hbmprof_servers() {
+  local server folder packages pip=(hbmprof_pip install --quiet --dry-run --only-binary :all: --target build/servers/none)
   hbmprof_packages build/servers/llama.cpp cyllama-cuda12==0.2.18 gguf==0.19.0
-  [[ ! -e build/servers/vllm/site-packages ]] || return 0
-  local packages
-  if packages=$(hbmprof_pip install --quiet --dry-run --target build/servers/none --report - vllm==0.33.0 \
-      2>build/servers/vllm.log | python3 scripts/lib/without_nvidia.py); then
-    hbmprof_packages build/servers/vllm "$packages" setuptools
-  else
-    echo "note: PyPI gave no vLLM, so it is skipped: $(tail -n 1 build/servers/vllm.log)"
-  fi
+  for server in vllm==0.33.0 sglang==0.5.23; do
+    folder=build/servers/${server%==*}
+    [[ ! -e $folder/site-packages ]] || continue
+    if packages=$("${pip[@]}" --report - "$server" 2>"$folder.log" | python3 scripts/lib/without_nvidia.py); then
+      hbmprof_packages "$folder" "$packages" setuptools
+    else
+      echo "note: PyPI gave no $server, so it is skipped: $(tail -n 1 "$folder.log")"
+    fi
+  done
 }
 
 # hbmprof_packages FOLDER ALONE REQUIREMENT...: unless it is there, makes FOLDER/site-packages with the requirements and,

@@ -61,7 +61,7 @@ def framework_of(*words):
     if "npu" in re.split(r"[^a-z]+", names):
         return "npu"
     folders = {"jax": "jax", "tensorflow": "tensorflow", "onnxruntime": "onnxruntime", "numba": "numba", "vllm": "vllm",
-               "llama": "llama.cpp"}
+               "sglang": "sglang", "llama": "llama.cpp"}
     return next((folder for word, folder in folders.items() if word in names), "torch")
 
 

@@ -1,7 +1,7 @@
-"""Runs the plugin for vLLM that the wheel has, and the line of docs/python.md for Ray, with stand-ins for both.
+"""Runs the plugins for vLLM and SGLang that the wheel has, and the line of docs/python.md for Ray, with stand-ins.
 
-The plugin is found by its entry point, as vLLM finds it. Ray starts a worker as `bash -c "exec PY_EXECUTABLE SCRIPT
-ARGUMENTS"`, and ends it with SIGTERM.
+The plugins are found by their entry points, as the servers find them. Ray starts a worker as `bash -c "exec
+PY_EXECUTABLE SCRIPT ARGUMENTS"`, and ends it with SIGTERM.
 """
 import json
 import pathlib
@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 
-WORKER = '''
+DEVICE = '''
 import ctypes
 import sys
 
@@ -29,6 +29,8 @@ def allocate(size):
 
 
 sys.modules["__main__"].allocate = allocate
+'''
+WORKER = DEVICE + '''
 from vllm.v1.worker.worker_base import WorkerWrapperBase
 
 worker = WorkerWrapperBase()
@@ -99,6 +101,105 @@ class WorkerWrapperBase:
     def __getattr__(self, name):
         return getattr(self.worker, name)
 '''
+# What SGLang has of each module; its registry calls a hook with the function and the arguments.
+SGLANG = {
+    "plugins/hook_registry": '''
+import enum
+import functools
+import importlib
+import pkgutil
+
+HookType = enum.Enum("HookType", "AROUND")
+
+
+class HookRegistry:
+    @staticmethod
+    def register(target, hook, kind):
+        owner, _, name = target.rpartition(".")
+        owner = pkgutil.resolve_name(owner)
+        function = getattr(owner, name)
+
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            return hook(function, *args, **kwargs)
+
+        assert kind == HookType.AROUND
+        setattr(owner, name, wrapper)
+''',
+    "model_executor/model_runner_components/cuda_graph_setup": '''
+import __main__
+
+
+def capture_decode_graph(*, model_runner):
+    __main__.allocate(7)
+''',
+    "model_executor/model_runner": '''
+import __main__
+from sglang.srt.model_executor.model_runner_components import cuda_graph_setup
+
+
+class Pool:
+    mem_usage = 30 / 2**30
+
+
+class ModelRunner:
+    def __init__(self, size):
+        self.size = size
+        self.load_model()
+
+    def load_model(self):
+        __main__.allocate(self.size)
+        self.weight_load_mem_usage = self.size / 2**30
+
+    def alloc_memory_pool(self, config, *, layout=None):
+        __main__.allocate(30)
+        self.token_to_kv_pool = Pool()
+
+    def init_cuda_graphs(self):
+        __main__.allocate(50)
+        cuda_graph_setup.capture_decode_graph(model_runner=self)
+        self.graph_memory_usage = {"decode": 5 / 2**30, "prefill": 2 / 2**30}
+
+    def prewarm_sampling(self):
+        pass
+''',
+    "managers/scheduler": '''
+import __main__
+
+
+class Scheduler:
+    def __init__(self, arguments, *, port):
+        from sglang.srt.model_executor.model_runner import ModelRunner
+
+        __main__.allocate(600000)
+        self.runners = [ModelRunner(900), ModelRunner(100)]  # the second is a draft model's
+        self.runners[0].alloc_memory_pool(None, layout=arguments)
+        self.runners[0].init_cuda_graphs()
+        self.runners[1].token_to_kv_pool = self.runners[0].token_to_kv_pool
+        self.runners[1].prewarm_sampling()
+        self.port = port
+
+    def run_event_loop(self):
+        __main__.allocate(80004)
+        raise SystemExit(0)
+''',
+}
+SCHEDULER = DEVICE + '''
+import importlib.metadata
+
+(plugin,) = importlib.metadata.entry_points(group="sglang.srt.plugins")
+plugin.load()()
+assert not any(name.startswith("sglang.srt") for name in sys.modules), "imported in a process without a scheduler"
+from sglang.srt.managers.scheduler import Scheduler
+
+plugin.load()()
+scheduler = Scheduler(1, port=2)
+assert scheduler.port == 2
+try:
+    scheduler.run_event_loop()
+except SystemExit:
+    allocate(9)
+'''
 
 
 def write(path, text):
@@ -110,6 +211,13 @@ def phases(folder):
     (profile,) = pathlib.Path(folder).glob("*.pb.gz")
     top = subprocess.run(["hbmprof", "top", "--by", "phase", "--json", profile], capture_output=True, text=True, check=True)
     return {row["labels"]["phase"] or "-": row["flat"] for row in json.loads(top.stdout)["rows"]}
+
+
+def estimates(folder):
+    explained = subprocess.run(["hbmprof", "explain", "--json", *pathlib.Path(folder).glob("*.pb.gz")],
+                               capture_output=True, text=True).stdout
+    return {row["phase"]: row["estimated"] for row in json.loads(explained)["sources"][0]["phases"]
+            if row["estimated"] is not None}
 
 
 def main():
@@ -129,6 +237,16 @@ def main():
         subprocess.run(["hbmprof", "run", "-o", folder / "vllm-profiles", "--", sys.executable, folder / "worker.py"],
                        check=True)
         assert phases(folder / "vllm-profiles") == expected, phases(folder / "vllm-profiles")
+
+        # SGLang, and what its runners say.
+        for module, text in SGLANG.items():
+            write(folder / f"sglang/srt/{module}.py", text)
+        write(folder / "scheduler.py", SCHEDULER)
+        subprocess.run(["hbmprof", "run", "-o", folder / "sglang-profiles", "--", sys.executable,
+                        folder / "scheduler.py"], check=True)
+        without_profile = {phase: size for phase, size in expected.items() if phase != "profile"}
+        assert phases(folder / "sglang-profiles") == without_profile, phases(folder / "sglang-profiles")
+        assert estimates(folder / "sglang-profiles") == {"load": 1000, "kv cache": 30, "capture": 7}
 
         # Ray.
         executable = executable.replace("/tmp/hbmprof-profiles", str(folder / "ray-profiles")).replace("python3", sys.executable)

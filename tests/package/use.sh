@@ -53,6 +53,7 @@ assert (hbmprof.include_dir() / "hbmprof" / "c_api.h").exists()
 plugins = {point.group: point.load() for point in importlib.metadata.distribution("hbmprof").entry_points
            if point.group != "pytest11"}
 assert plugins["vllm.general_plugins"].__module__ == "hbmprof.vllm", plugins
+assert plugins["sglang.srt.plugins"].__module__ == "hbmprof.sglang", plugins
 EOF
     rm -rf profiles serve*.hbmrec
     PATH=$PWD/venv/bin:$PATH hbmprof run --output profiles -- venv/bin/python /files/leak_test.py

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs whole vLLM and llama.cpp under hbmprof on the tests' substitute for CUDA, and compares their memory with what
-PyTorch and the servers' own logs say.
+"""Runs whole vLLM, SGLang and llama.cpp under hbmprof on the tests' substitute for CUDA, and compares their memory with
+what PyTorch and the servers' own logs say.
 
 usage: servers.py BUILD SERVERS [NAME...]
 
@@ -34,14 +34,18 @@ SEGMENT = 2 * MIB  # PyTorch's segments are a multiple of it
 # Of the model in programs/make_model.py: keys and values of 2 bytes.
 BYTES_OF_A_TOKEN = 2 * 8 * 4 * 64 * 2
 PARTS = {"init", "load", "profile", "kv cache", "warm up", "capture", "serve"}
-PROGRAMS = [run.Program("vLLM", "offline.py"), run.Program("vLLM, 2 ranks", "offline.py", devices=2)]
-VLLM = {
+PROGRAMS = [run.Program("vLLM", "offline.py"), run.Program("vLLM, 2 ranks", "offline.py", devices=2),
+            run.Program("SGLang", "offline_sglang.py"),
+            run.Program("SGLang, 2 ranks", "offline_sglang.py", devices=2)]
+SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     # The second model runner asks a kernel how many tokens there are.
     "VLLM_USE_V2_MODEL_RUNNER": "0",
     # FlashInfer's sampler is compiled with nvcc.
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    # FlashInfer's normalization contains the CUDA runtime, which refuses a substitute of its driver.
+    "SGLANG_FORCE_FUSED_OP_BACKEND": "torch",
 }
 
 
@@ -50,7 +54,6 @@ class Servers(run.Runner):
 
     def __init__(self, build, servers):
         super().__init__(build, servers)
-        self.packages = self.frameworks / "vllm/site-packages"
         self.plugins = self.results / "plugins/site-packages"
 
     def environment(self, server, *, folder, devices=1, variables=()):
@@ -58,14 +61,16 @@ class Servers(run.Runner):
         base = super().environment(server, devices=devices, folder=folder)
         return {
             **base,
-            **VLLM,
+            **SETTINGS,
             "PATH": f"{packages / 'bin'}:{base['PATH']}",
-            "PYTHONPATH": f"{self.plugins}:{base['PYTHONPATH']}:{HERE / 'programs'}",
+            # A file NAME.pth adds the last folder where a package is installed.
+            "PYTHONPATH": f"{self.plugins}:{base['PYTHONPATH']}:{HERE / 'programs'}:"
+                          f"{packages / 'nvidia_cutlass_dsl/dsl_packages'}",
             "PYTHONPYCACHEPREFIX": str(self.frameworks / "bytecode"),
             "PYTHONDONTWRITEBYTECODE": "",
             "HOME": str(self.frameworks / "home"),
             "FAKE_CUDA_CAPACITY": str(CAPACITY),
-            "FRAMEWORKS_PROGRAMS": str(self.packages / "vllm"),
+            "FRAMEWORKS_PROGRAMS": str(packages / server),
             **dict(variables),
         }
 
@@ -78,7 +83,8 @@ class Servers(run.Runner):
         folder = self.plugins / "moments-0.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: moments\nVersion: 0\n")
-        (folder / "entry_points.txt").write_text("[vllm.general_plugins]\nmoments = moments:register\n")
+        (folder / "entry_points.txt").write_text("[vllm.general_plugins]\nmoments = moments:register\n"
+                                                 "[sglang.srt.plugins]\nmoments = moments:register_in_sglang\n")
 
     def make(self, server, name):
         """Makes a model with a program, once. Returns its path."""
@@ -105,9 +111,11 @@ class Servers(run.Runner):
         return process.wait(timeout=1200), folder
 
     def run_program(self, program, name):
-        status, _ = self.run("vllm", name, [sys.executable, HERE / "programs/offline.py", self.make("vllm", "model"),
-                                            str(program.devices)],
-                             variables={"VLLM_PLUGINS": "hbmprof,moments"}, devices=program.devices)
+        server = run.framework_of(program.name)
+        command = [sys.executable, HERE / "programs" / program.arguments, self.make(server, "model")]
+        status, _ = self.run(server, name, [*command, *([str(program.devices)] if program.devices > 1 else [])],
+                             variables={"VLLM_PLUGINS": "hbmprof,moments", "SGLANG_PLUGINS": "hbmprof,moments"},
+                             devices=program.devices)
         return status
 
     @functools.cached_property
@@ -121,21 +129,32 @@ class Servers(run.Runner):
     @functools.lru_cache
     def serve(self, *options):
         """Starts `vllm serve`, asks for tokens, sends SIGTERM to hbmprof. Returns the output, and the profiles."""
+        return self.ask("vllm", " ".join(["serve", *options]), [
+            "vllm", "serve", self.make("vllm", "model"), "--max-model-len=2048", "--max-num-seqs=16",
+            "--gpu-memory-utilization=0.8", '--kernel-config={"enable_jit_warmup": false}', *options])
+
+    @functools.cached_property
+    def sglang(self):
+        """The same for `sglang serve`."""
+        return self.ask("sglang", "sglang serve", [
+            "sglang", "serve", "--model-path", self.make("sglang", "model"), "--context-length=2048",
+            "--max-running-requests=16", "--mem-fraction-static=0.7", "--attention-backend=triton",
+            "--sampling-backend=pytorch", "--cuda-graph-max-bs-prefill=64"])
+
+    def ask(self, server, name, command):
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        server = f"http://127.0.0.1:{port}"
-        process, folder = self.start("vllm", " ".join(["serve", *options]), [
-            "vllm", "serve", self.make("vllm", "model"), "--served-model-name=m", "--load-format=dummy",
-            "--max-model-len=2048", "--max-num-seqs=16", "--gpu-memory-utilization=0.8", "--host=127.0.0.1",
-            f"--port={port}", '--kernel-config={"enable_jit_warmup": false}',
-            *options], variables={"VLLM_PLUGINS": "hbmprof"})
+        process, folder = self.start(server, name, [
+            *command, "--served-model-name=m", "--load-format=dummy", "--host=127.0.0.1", f"--port={port}"],
+            variables={"VLLM_PLUGINS": "hbmprof", "SGLANG_PLUGINS": "hbmprof"})
+        url = f"http://127.0.0.1:{port}"
         until = time.monotonic() + 900
-        while not answers(f"{server}/health") and process.poll() is None and time.monotonic() < until:
+        while not answers(f"{url}/health") and process.poll() is None and time.monotonic() < until:
             time.sleep(0.5)
         question = {"model": "m", "prompt": "w5 w7 w9", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
         for _ in range(2):
-            assert answers(f"{server}/v1/completions", question), f"no tokens; see {folder / 'output'}"
+            assert answers(f"{url}/v1/completions", question), f"no tokens; see {folder / 'output'}"
         process.send_signal(signal.SIGTERM)
         process.wait(150)
         return (folder / "output").read_text(), sorted(folder.glob("profiles/*.gz"))
@@ -166,6 +185,17 @@ class Session(checks.Session):
         numbers = [json.loads(line) for line in (folder / "rows.numbers").read_text().splitlines()]
         profiles = sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)
         return dict(zip(names, profiles)), {one["part"]: one for one in numbers}
+
+    def last_moments(self, program):
+        """The last numbers of the server, and the last profile of each process."""
+        folder = self.runner.results / program
+        last = {path.name.split(".")[1]: path for path in sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)}
+        return json.loads((folder / "rows.numbers").read_text().splitlines()[-1]), list(last.values())
+
+    def estimates(self, profile):
+        """The server's own number of each phase that has one."""
+        phases = json.loads(self.command("explain", "--json", profile))["sources"][0]["phases"]
+        return {phase["phase"]: phase["estimated"] for phase in phases if "estimated" in phase}
 
 
 def differing(pairs):
@@ -231,8 +261,7 @@ def vllm_phases(session):
     """Each buffer of a worker has a phase, also those of init_device and sample_tokens; explain has vLLM's estimates."""
     profiles, numbers = session.moments("vLLM")
     phases = session.rows("--by", "phase", "-w", "kind=device", profiles["sample_tokens"])
-    explained = json.loads(session.command("explain", "--json", profiles["sample_tokens"]))["sources"][0]["phases"]
-    estimated = {phase["phase"]: phase["estimated"] for phase in explained if "estimated" in phase}
+    estimated = session.estimates(profiles["sample_tokens"])
     return differing({"phases": (set(phases), PARTS - {"warm up"}),
                       "estimated, load": (estimated.pop("load"), numbers["load_model"]["model"]),
                       "estimated": (set(estimated), {"kv cache", "capture"})})
@@ -240,12 +269,10 @@ def vllm_phases(session):
 
 def vllm_workers(session):
     """Each of two workers that are processes of their own has phases, and its weights have the bytes of vLLM."""
-    folder = session.runner.results / "vLLM-2-ranks"
-    number = json.loads((folder / "rows.numbers").read_text().splitlines()[0])["model"]
-    last = {path.name.split(".")[1]: path for path in sorted(folder.glob("rows.*.gz"), key=os.path.getmtime)}
-    phases = [session.rows("--by", "phase", "-w", "kind=device", profile) for profile in last.values()]
+    numbers, profiles = session.last_moments("vLLM-2-ranks")
+    phases = [session.rows("--by", "phase", "-w", "kind=device", profile) for profile in profiles]
     return differing({"phases": ([set(one) for one in phases], [PARTS - {"warm up"}] * 2),
-                      "weights": ([one.get("load") for one in phases], [number] * 2)})
+                      "weights": ([one.get("load") for one in phases], [numbers["model"]] * 2)})
 
 
 def vllm_generated_code(session):
@@ -281,8 +308,70 @@ def vllm_has_time(session):
     return output[-1500:] if wrong else None
 
 
+def sglang_numbers(session):
+    """SGLang's own numbers of its model, KV cache and CUDA graphs are those of hbmprof."""
+    profiles, numbers = session.moments("SGLang")
+    output = session.output("SGLang")
+    last = numbers["forward_batch_generation"]
+
+    def taken(part):
+        (before, _), (after, _) = (device_bytes(session, profiles[moment]) for moment in (f"before {part}", part))
+        return after - before
+
+    cache = sum(session.rows("--focus", "MHATokenToKVPool._create_buffers_normal", "-w", "kind=device",
+                             "-w", "phase=kv cache", profiles["alloc_memory_pool"]).values())
+    halves = re.search(r"K size: ([\d.]+) GB, V size: ([\d.]+) GB", output).groups()
+    return differing({
+        "model": (taken("load_model"), last["model"] * GIB),
+        "model in the log": (f"{taken('load_model') / GIB:.2f}",
+                             re.search(r"Load weight end.* mem usage=([\d.]+) GB", output)[1]),
+        "KV cache": (cache, last["cache"] * GIB),
+        "KV cache in the log": ((f"{cache / 2 / GIB:.2f}",) * 2, halves),
+        **{f"graphs of {part}": (taken(f"capture_{part}_graph"), last["graphs"][part] * GIB)
+           for part in ("prefill", "decode")},
+    })
+
+
+def sglang_estimates(numbers):
+    return {"load": numbers["model"] * GIB, "kv cache": numbers["cache"] * GIB,
+            "capture": sum(numbers["graphs"].values()) * GIB}
+
+
+def sglang_phases(session):
+    """Each buffer of a scheduler has a phase; explain has SGLang's numbers; no function of the plugin was missing."""
+    sys.path.append(str(run.SOURCES / "python"))
+    from hbmprof.sglang import PHASES
+
+    profiles, numbers = session.moments("SGLang")
+    profile, last = profiles["forward_batch_generation"], numbers["forward_batch_generation"]
+    phases = session.rows("--by", "phase", "-w", "kind=device", profile)
+    return differing({"phases": (set(phases), PARTS - {"profile"}),
+                      "missing": ({target for target, _ in PHASES} - set(last["hooks"]), set()),
+                      "estimated": (session.estimates(profile), sglang_estimates(last))})
+
+
+def sglang_workers(session):
+    """Each of two schedulers of SGLang has phases, and SGLang's numbers of them."""
+    numbers, profiles = session.last_moments("SGLang-2-ranks")
+    phases = [set(session.rows("--by", "phase", "-w", "kind=device", profile)) for profile in profiles]
+    return differing({"phases": (phases, [PARTS - {"profile"}] * 2),
+                      "estimated": ([*map(session.estimates, profiles)], [sglang_estimates(numbers)] * 2)})
+
+
+def sglang_rows(session):
+    """`sglang serve` shows its own functions and phases, and SIGTERM to `hbmprof run` leaves a profile."""
+    output, profiles = session.runner.sglang
+    if len(profiles) != 1:
+        return output[-1500:]
+    rows = session.rows("-w", "kind=device", *profiles)
+    missing = {"MHATokenToKVPool._create_buffers_normal.<locals>._zeros",
+               "UnquantizedLinearMethod.create_weights"} - set(rows)
+    phases = set(session.rows("--by", "phase", "-w", "kind=device", *profiles))
+    return f"no {missing} in {rows}" if missing else differing({"phases": (phases, PARTS - {"profile"})})
+
+
 CHECKS = [llama_rows, llama_ggml, vllm_numbers, vllm_phases, vllm_workers, vllm_is_killed, vllm_rows,
-          vllm_generated_code, vllm_has_time]
+          vllm_generated_code, vllm_has_time, sglang_numbers, sglang_phases, sglang_workers, sglang_rows]
 
 
 def main(build, servers, *names):
