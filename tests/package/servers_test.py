@@ -217,7 +217,7 @@ def estimates(folder):
     explained = subprocess.run(["hbmprof", "explain", "--json", *pathlib.Path(folder).glob("*.pb.gz")],
                                capture_output=True, text=True).stdout
     return {row["phase"]: row["estimated"] for row in json.loads(explained)["sources"][0]["phases"]
-            if row["estimated"] is not None}
+            if "estimated" in row}
 
 
 def main():
