@@ -78,6 +78,7 @@ constexpr KnownLibrary kKnownLibraries[] = {
      "nvidia|cuda", ""},
     {CodeRole::kRuntime, "HIP", "libamdhip64|libhsa-runtime64|libhiprtc|librocprofiler%",
      "hipMalloc*|hipMem^*|hipHost*", "rocm", ""},
+    {CodeRole::kRuntime, "MUSA", "libmusa|libmusart", "musaMalloc*|musaHost*|musaMemPool*|muMem^*", "", ""},
     {CodeRole::kRuntime, "CANN", "libascend_hal|libascendcl|libacl_rt*|libruntime|libms_tools_ext", "halMem*|aclrt^*",
      "", ""},
     {CodeRole::kRuntime, "OpenCL", "libOpenCL|libpocl%|libintelocl%|libigdrcl%|libamdocl%", "", "", ""},

@@ -20,6 +20,8 @@
 #include "src/backends/cuda/driver/driver_structs.h"
 #include "src/backends/cuda/shared/driver_abi.h"
 #include "src/backends/hip/hip_driver.h"
+#include "src/backends/musa/mu_driver.h"
+#include "src/backends/musa/musa_driver.h"
 #include "src/base/fork.h"
 #include "src/base/lock_free_lazy.h"
 #include "src/base/message.h"
@@ -203,7 +205,22 @@ using Queries = AscendDriverInProcess;
 #undef CALLS
 }  // namespace ascend_driver
 
-const WrappedDriver wrapped_drivers[] = {cuda_driver::kWrapped, hip_driver::kWrapped, ascend_driver::kWrapped};
+// Both have one tracker.
+namespace musa_driver {
+using Queries = MusaDriverInProcess;
+#define CALLS "src/backends/musa/musa_calls.inc"
+#include "src/inject/wrappers.inc"
+#undef CALLS
+}  // namespace musa_driver
+namespace mu_driver {
+using Queries = MusaDriverInProcess;
+#define CALLS "src/backends/musa/mu_calls.inc"
+#include "src/inject/wrappers.inc"
+#undef CALLS
+}  // namespace mu_driver
+
+const WrappedDriver wrapped_drivers[] = {cuda_driver::kWrapped, hip_driver::kWrapped, ascend_driver::kWrapped,
+                                         musa_driver::kWrapped, mu_driver::kWrapped};
 
 MemoryFromBefore* MemoryFromBeforeOfProcess() {
   DriverAdapter* const tracker = cuda_driver::Tracker();

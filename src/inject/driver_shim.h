@@ -63,7 +63,7 @@ struct WrappedDriver {
   DriverQueries::Range (*range_of)(uint64_t address);
   void (*cover)(Visit* visit, void* argument);  // see hbmprof_driver_coverage
 };
-extern const WrappedDriver wrapped_drivers[3];
+extern const WrappedDriver wrapped_drivers[5];
 
 // Returns the wrapper of the function `name`, null if that is not wrapped.
 struct Wrapped {

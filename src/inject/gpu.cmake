@@ -11,7 +11,9 @@ endif()
 # The exported functions: the wrapped calls, dlopen, dlsym, _exit, exec*, the entries of NVTX and mstx, functions of its
 # own, and those by which PyTorch and TensorFlow report blocks.
 set(_backends ${PROJECT_SOURCE_DIR}/src/backends)
-set(_calls ${_backends}/cuda/driver/driver_calls.inc ${_backends}/hip/hip_calls.inc ${_backends}/ascend/hal_calls.inc)
+set(_musa ${PROJECT_BINARY_DIR}/src/backends/musa)
+set(_calls ${_backends}/cuda/driver/driver_calls.inc ${_backends}/hip/hip_calls.inc ${_backends}/ascend/hal_calls.inc
+  ${_musa}/musa_calls.inc ${_musa}/mu_calls.inc)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_calls})
 set(_exports InitializeInjectionNvtx2 InitInjectionMstx hbmprof_attach hbmprof_attach_text hbmprof_driver_coverage hbmprof_detach
   # Of PyTorch and TensorFlow (linker/report_hooks.cc).
@@ -109,7 +111,10 @@ hbmprof_injected_library(hbmprof_gpu ${CMAKE_CURRENT_BINARY_DIR}/exports.map
   ${_backends}/cuda/driver/driver_queries.cc
   ${_backends}/cuda/driver/driver_structs.cc
   ${_backends}/cuda/shared/nvml.cc
-  ${_backends}/hip/hip_driver.cc)
+  ${_backends}/hip/hip_driver.cc
+  ${_backends}/musa/mu_driver.cc
+  ${_musa}/musa_driver.cc)
+target_include_directories(hbmprof_gpu PRIVATE ${PROJECT_BINARY_DIR})
 set_source_files_properties(${_c_api} TARGET_DIRECTORY hbmprof_gpu PROPERTIES COMPILE_OPTIONS -fvisibility=default)
 # A process that has got the file through memory finds the loaded library by this name (`hbmprof attach`).
 target_link_options(hbmprof_gpu PRIVATE LINKER:-soname,libhbmprof_gpu.so ${_second_names})

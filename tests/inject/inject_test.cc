@@ -420,9 +420,9 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
   ASSERT_GT(allowed.size(), 50u);
   EXPECT_THAT(names, ::testing::UnorderedElementsAreArray(allowed));
   for (const std::string& name : allowed) {
-    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name.rfind("hip", 0) == 0 || name.rfind("hal", 0) == 0 || name == "dlsym" ||
-                name == "dlopen" || name == "_exit" || name == "_Exit" || name == "kill" || name == "raise" ||
-                name.rfind("exec", 0) == 0 || name == "hbmprof_driver_coverage" ||
+    EXPECT_TRUE(name.rfind("cu", 0) == 0 || name.rfind("hip", 0) == 0 || name.rfind("hal", 0) == 0 ||
+                name.rfind("mu", 0) == 0 || name == "dlsym" || name == "dlopen" || name == "_exit" || name == "_Exit" ||
+                name == "kill" || name == "raise" || name.rfind("exec", 0) == 0 || name == "hbmprof_driver_coverage" ||
                 name.rfind("hbmprof_attach", 0) == 0 || name == "hbmprof_detach" ||
                 name.rfind("hbmprof_injected_", 0) == 0 || name.rfind("_ZN3c1027report", 0) == 0 ||
                 name.rfind("_ZN3tsl12BFCAllocator10AddTraceMe", 0) == 0 || name == "InitializeInjectionNvtx2" ||

@@ -19,6 +19,7 @@
 #include "hbmprof/hbmprof.h"
 #include "src/backends/ascend/hal_driver.h"
 #include "src/backends/hip/hip_driver.h"
+#include "src/backends/musa/musa_driver.h"
 #include "tests/contract/device_allocator_contract.h"
 #include "tests/contract/tracking_contract.h"
 #include "tests/support/fake_cudart/fake_cuda.h"
@@ -41,6 +42,20 @@ int hipMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
 #include "src/backends/hip/hip_calls.inc"
 }
 }  // namespace hip_driver
+namespace musa_driver {
+extern "C" {
+#define CALL(name, parameters, arguments, role) int name parameters;
+#include "src/backends/musa/musa_calls.inc"
+}
+}  // namespace musa_driver
+namespace mu_driver {
+extern "C" {
+int muMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
+int muMemAddressFree(CUdeviceptr, size_t);
+#define CALL(name, parameters, arguments, role) int name parameters;
+#include "src/backends/musa/mu_calls.inc"
+}
+}  // namespace mu_driver
 namespace ascend_driver {
 extern "C" {
 #define CALL(name, parameters, arguments, role) int name parameters;
@@ -60,6 +75,8 @@ using internal::cuda_driver::CUdeviceptr;
 using internal::cuda_driver::Handle;
 namespace ascend = internal::ascend_driver;
 namespace hip = internal::hip_driver;
+namespace mu = internal::mu_driver;
+namespace musa = internal::musa_driver;
 
 constexpr size_t kCapacity = fake_vendors::kCapacity;
 constexpr int kOutOfMemory[] = {2, 6};
@@ -130,6 +147,12 @@ constexpr DriverCalls kDrivers[] = {
        return hip::hipMallocAsync(Address(ptr), bytes, ToHandle(stream));
      },
      [](void* ptr, StreamId stream) { return hip::hipFreeAsync(Address(ptr), ToHandle(stream)); }},
+    {"Musa", "GPU:0", [] {}, [] {}, [](void** ptr, size_t bytes) { return musa::musaMalloc(Address(ptr), bytes); },
+     [](void* ptr) { return musa::musaFree(Address(ptr)); },
+     [](void** ptr, size_t bytes, StreamId stream) {
+       return musa::musaMallocAsync(Address(ptr), bytes, ToHandle(stream));
+     },
+     [](void* ptr, StreamId stream) { return musa::musaFreeAsync(Address(ptr), ToHandle(stream)); }},
     {"Ascend", "NPU:0", [] {}, [] {},
      [](void** ptr, size_t bytes) { return ascend::halMemAlloc(ptr, bytes, kDevice | kApp); },
      [](void* ptr) { return ascend::halMemFree(ptr); },
@@ -441,6 +464,44 @@ TEST(HipTest, ThePoolOfCupyIsThatOfTheProfile) {
   EXPECT_EQ(view.Comment("tracker", "foreign_frees"), "0");
 }
 
+// --- MUSA. ---
+
+TEST(MusaTest, RuntimeAndDriverAreRecordedTogether) {
+  const int64_t before = Stats("GPU:0").bytes_in_use;
+  const TrackerStats tracked = Tracked();
+  CUdeviceptr of_runtime = 0, of_driver = 0;
+  ASSERT_EQ(musa::musaMalloc(&of_runtime, 3000), 0);
+  ASSERT_EQ(mu::muMemAlloc_v2(&of_driver, 5000), 0);
+  EXPECT_EQ(Stats("GPU:0").bytes_in_use - before, 8000);
+  EXPECT_EQ(mu::muMemFree_v2(of_runtime), 0);
+  EXPECT_EQ(musa::musaFree(of_driver), 0);
+  EXPECT_EQ(Stats("GPU:0").bytes_in_use, before);
+  EXPECT_EQ(Tracked().foreign_frees, tracked.foreign_frees);
+  void* host = nullptr;
+  const int64_t pinned = Stats("GPU:0", MemorySpace::kPinnedHost).bytes_in_use;
+  ASSERT_EQ(musa::musaHostAlloc(&host, 4096, 0), 0);
+  EXPECT_EQ(Stats("GPU:0", MemorySpace::kPinnedHost).bytes_in_use - pinned, 4096);
+  EXPECT_EQ(musa::musaFreeHost(host), 0);
+}
+
+TEST(MusaTest, PhysicalMemoryCountsUntilItIsReleasedAndUnmapped) {
+  constexpr int64_t kBytes = 2 << 20;
+  const mu::MemAllocationProp properties = {1, 0, {1, 0}};
+  const int64_t before = Stats("GPU:0").bytes_in_use;
+  CUdeviceptr addresses = 0;
+  ASSERT_EQ(mu::muMemAddressReserve(&addresses, 2 * kBytes, 0, 0, 0), 0);
+  for (const bool is_released_first : {true, false}) {
+    mu::CUmemGenericAllocationHandle handle = 0;
+    ASSERT_EQ(mu::muMemCreate(&handle, kBytes, &properties, 0), 0);
+    ASSERT_EQ(mu::muMemMap(addresses, kBytes, 0, handle, 0), 0);
+    ASSERT_EQ(is_released_first ? mu::muMemRelease(handle) : mu::muMemUnmap(addresses, kBytes), 0);
+    EXPECT_EQ(Stats("GPU:0").bytes_in_use - before, kBytes);
+    ASSERT_EQ(is_released_first ? mu::muMemUnmap(addresses, kBytes) : mu::muMemRelease(handle), 0);
+    EXPECT_EQ(Stats("GPU:0").bytes_in_use, before);
+  }
+  EXPECT_EQ(mu::muMemAddressFree(addresses, 2 * kBytes), 0);
+}
+
 // --- Ascend. ---
 
 TEST(AscendTest, FlagsSayDeviceKindAndComponent) {
@@ -631,6 +692,7 @@ TEST(DoctorTest, NamesEachDriverThatItFinds) {
   const hbmprof_test::CommandResult run =
       hbmprof_test::RunCommand({HBMPROF_TOOL, "doctor"}, {"LD_PRELOAD=", "LD_LIBRARY_PATH=" HBMPROF_VENDORS});
   EXPECT_THAT(run.out, ::testing::HasSubstr("libamdhip64.so.7, HIP 7.0, 2 devices\n"));
+  EXPECT_THAT(run.out, ::testing::HasSubstr("libmusart.so.5, MUSA 5.1, 2 devices\n"));
   EXPECT_THAT(run.out, ::testing::HasSubstr("libascend_hal.so, Ascend\n"));
   EXPECT_THAT(run.out,
               ::testing::HasSubstr("\n  driver           libcuda.so.1 is not found: CUDA is not recorded here\n"));

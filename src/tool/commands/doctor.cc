@@ -78,39 +78,53 @@ void Attaching(void* driver, Findings& findings) {
                                "drivers " HBMPROF_KNOWN_DRIVERS ")");
 }
 
-constexpr const char* kHipFiles[] = {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so.10"};
 constexpr char kAscendFile[] = "libascend_hal.so";
 
-void* OpenHip() {
-  void* hip = nullptr;
-  for (const char* const file : kHipFiles) {
-    if (hip == nullptr) hip = dlopen(file, RTLD_LAZY);
+// A runtime with CUDA's functions by other names. The last two: how much a version counts for its two first numbers.
+struct Runtime {
+  const char *name, *prefix, *files[4];
+  int major, minor;
+};
+constexpr Runtime kRuntimes[] = {
+    {"HIP", "hip", {"libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5", "libamdhip64.so.10"}, 10000000, 100000},
+    {"MUSA", "musa", {"libmusart.so.5", "libmusart.so.4", "libmusart.so.1.0", "libmusart.so"}, 10000, 100}};
+
+void* Open(const Runtime& runtime) {
+  void* library = nullptr;
+  for (const char* const file : runtime.files) {
+    if (library == nullptr) library = dlopen(file, RTLD_LAZY);
   }
-  return hip;
+  return library;
 }
 
 // Reports on the drivers of other vendors than NVIDIA. Returns whether there is one.
 bool OtherDrivers(Findings& findings) {
   Dl_info info = {};
-  void* const hip = OpenHip();
-  const auto find = [&](const char* name) { return reinterpret_cast<int (*)(int*)>(dlsym(hip, name)); };
-  auto* const get_count = hip == nullptr ? nullptr : find("hipGetDeviceCount");
-  auto* const get_version = hip == nullptr ? nullptr : find("hipRuntimeGetVersion");
-  if (get_count != nullptr && dladdr(reinterpret_cast<void*>(get_count), &info) != 0) {
+  bool has_runtime = false;
+  for (const Runtime& runtime : kRuntimes) {
+    void* const library = Open(runtime);
+    const auto find = [&](const char* name) {
+      return reinterpret_cast<int (*)(int*)>(dlsym(library, Cat(runtime.prefix, name).c_str()));
+    };
+    auto* const get_count = library == nullptr ? nullptr : find("GetDeviceCount");
+    auto* const get_version = library == nullptr ? nullptr : find("RuntimeGetVersion");
+    if (get_count == nullptr || dladdr(reinterpret_cast<void*>(get_count), &info) == 0) continue;
+    has_runtime = true;
     int count = 0;
     int version = 0;
     if (get_version != nullptr) get_version(&version);
     if (const int error = get_count(&count); error != 0) {
-      findings.Problem("driver", Cat(info.dli_fname, " finds no device: HIP error ", error));
+      findings.Problem("driver", Cat(info.dli_fname, " finds no device: ", runtime.name, " error ", error));
     } else {
-      findings.Say("driver", Cat(info.dli_fname, ", HIP ", version / 10000000, ".", version / 100000 % 100, ", ", count,
-                                 count == 1 ? " device" : " devices"));
+      findings.Say("driver",
+                   Cat(info.dli_fname, ", ", runtime.name, " ", version / runtime.major, ".",
+                       version % runtime.major / runtime.minor, ", ", count, count == 1 ? " device" : " devices"));
     }
   }
   void* const ascend = dlopen(kAscendFile, RTLD_LAZY);
   void* const allocate = ascend == nullptr ? nullptr : dlsym(ascend, "halMemAlloc");
   if (allocate != nullptr && dladdr(allocate, &info) != 0) findings.Say("driver", Cat(info.dli_fname, ", Ascend"));
-  return get_count != nullptr || allocate != nullptr;
+  return has_runtime || allocate != nullptr;
 }
 
 void Nvml(Findings& findings) {
@@ -152,7 +166,7 @@ void PrintOpencl() {
 
 int PrintCoverage() {
   dlopen("libcuda.so.1", RTLD_LAZY);
-  OpenHip();
+  for (const Runtime& runtime : kRuntimes) Open(runtime);
   dlopen(kAscendFile, RTLD_LAZY);
   // Of the injected library (driver_shim.cc).
   using Coverage = void(void (*visit)(const char* name, const char* state, const char* reason, void*), void* argument);
