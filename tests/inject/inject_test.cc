@@ -426,8 +426,8 @@ TEST(InjectTest, ExportsAndDependenciesAreMinimal) {
                 name.rfind("hbmprof_attach", 0) == 0 || name == "hbmprof_detach" ||
                 name.rfind("hbmprof_injected_", 0) == 0 || name.rfind("_ZN3c1027report", 0) == 0 ||
                 name.rfind("_ZN3tsl12BFCAllocator10AddTraceMe", 0) == 0 || name == "InitializeInjectionNvtx2" ||
-                name == "clGetLayerInfo" || name == "clInitLayer" || name == "clInitLayerWithProperties" ||
-                name == "hbmprof_opencl_layer")
+                name == "InitInjectionMstx" || name == "clGetLayerInfo" || name == "clInitLayer" ||
+                name == "clInitLayerWithProperties" || name == "hbmprof_opencl_layer")
         << name;
   }
 

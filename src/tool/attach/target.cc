@@ -126,6 +126,7 @@ void Target::ReadMaps() {
   std::error_code error;
   const std::string program = fs::read_symlink(ProcPath("exe"), error);
   std::ifstream maps(ProcPath("maps"));
+  unsigned long long last_offset = 0;
   for (std::string line; std::getline(maps, line);) {
     unsigned long long start, end, offset;
     int path_at = 0;
@@ -133,13 +134,16 @@ void Target::ReadMaps() {
     std::string path = line.substr(static_cast<size_t>(path_at));
     const bool is_device = absl::StartsWith(path, "/dev/") && !absl::StartsWith(path, "/dev/shm/");
     if (path.empty() || path[0] != '/' || is_device) continue;
-    if (offset != 0 && !files_.empty() && files_.back().path == path) {
+    // The parts of a small file can begin in its first page.
+    const bool is_same = !files_.empty() && files_.back().path == path;
+    if (is_same && (offset != 0 || (last_offset == 0 && files_.back().end == start))) {
       files_.back().end = end;
     } else if (offset == 0) {
       const std::string name = path.substr(path.rfind('/') + 1);
       if (path == program) program_ = files_.size();
       files_.push_back({std::move(path), name, start, end});
     }
+    last_offset = offset;
   }
 }
 

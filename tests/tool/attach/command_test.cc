@@ -542,6 +542,20 @@ TEST(AttachRealDriverTest, AllFunctionsOfEachVersion) {
   if (versions == 0) GTEST_SKIP() << "no driver in " << ATTACH_DRIVERS;
 }
 
+#ifdef ATTACH_WAITER_LLD
+// lld lets all parts of a small program begin in the file's first page.
+TEST(AttachLinkerTest, SmallProgramOfLldIsAttached) {
+  const std::string sockets = NewDirectory();
+  RunningProgram target({ATTACH_WAITER_LLD, HBMPROF_DOUBLES "/libcuda.so.1"});
+  ASSERT_EQ(target.ReadLine(), "ready");
+  const CommandResult attach =
+      RunTool({"attach", "--library", HBMPROF_INJECTED, "-o", sockets, std::to_string(target.pid())},
+              {"HBMPROF_SOCKET_DIR=" + sockets});
+  EXPECT_EQ(attach.exit_code, 0) << attach.err;
+  EXPECT_EQ(target.Wait(), 0);
+}
+#endif
+
 TEST(AttachRunTest, ProgramUnderRunIsRefused) {
   const std::string sockets = NewDirectory();
   RunningProgram target({ATTACH_LEAKING}, {"LD_LIBRARY_PATH=" HBMPROF_DOUBLES, "LD_PRELOAD=" HBMPROF_INJECTED,
