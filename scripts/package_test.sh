@@ -100,7 +100,7 @@ in_root() {
   if [[ -n $cmake ]]; then
     mkdir -p "$root$cmake"
     mount -o bind,ro "$cmake" "$root$cmake"
-    for name in cuda pjrt; do
+    for name in gpu pjrt; do
       mount --bind "$root/opt/hbmprof/lib/hbmprof/libhbmprof_$name.so" "$root$cmake/src/inject/libhbmprof_$name.so"
     done
   fi
