@@ -99,6 +99,7 @@ case $kind in
     use hbmprof python3
     python3 -c 'import hbmprof; print(hbmprof.version(), hbmprof.library_dir())'
     install_packages cmake g++ ninja-build pkgconf
+    [[ ! -e /ccache ]] || install_packages ccache
     for name in record link; do
       (cd /files/hbmprof && AUTOPKGTEST_TMP=$(mktemp -d) LD_LIBRARY_PATH='' debian/tests/$name)
     done
