@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # Tries what deploy/ has for package managers and for Kubernetes with their real tools, on x86-64.
 #
-# usage: scripts/deploy_test.sh [conan|conda|pod...]     default: all
+# usage: scripts/deploy_test.sh [conan|conda|source|pod...]     default: all
 #   conan  `conan create` builds the package of deploy/conan and the programs of tests/consumer/project with it
 #   conda  rattler-build builds the package of deploy/conda from the tar.gz; it is installed in an environment and used
+#   source the same for the package of deploy/conda/source, which is built from this repository with this machine's
+#          compiler and libraries
 #   pod    checks the manifests with the schema of Kubernetes; builds the image of deploy/kubernetes/Dockerfile with
 #          buildah; runs the pod of deploy/kubernetes/injected.yaml with chroot (tests/package/pod_test.py)
 #
-# conda and pod need the packages of build/package/out (scripts/package.sh). pod needs root, and the Debian 12 that
+# conda, source and pod need the packages of build/package/out (scripts/package.sh). pod needs root, and the Debian 12 that
 # `scripts/package_test.sh bookworm` installs. The tools are installed from PyPI into build/package/tools, and buildah
 # from Debian.
 set -euo pipefail
@@ -41,19 +43,29 @@ try_conan() {
   "$tools/bin/conan" create deploy/conan --no-remote
 }
 
-try_conda() {
-  need_packages
-  local name
+# use_conda RECIPE: builds a conda package, installs it, and uses it.
+use_conda() {
+  local name work=$work/conda/$(basename "$(dirname "$1")")
   name=$(basename "$tar" -linux-x86_64.tar.gz)
-  rm -rf "$work/conda"
-  mkdir -p "$work/conda"
-  HBMPROF_PACKAGES=$PWD/build/package/out HBMPROF_VERSION=${name#hbmprof-} RATTLER_CACHE_DIR=$work/conda/cache \
-    "$tools/bin/python" tests/package/conda_test.py deploy/conda/recipe.yaml "$work/conda/channel" "$work/conda/prefix"
-  cd "$work/conda"
+  rm -rf "$work"
+  mkdir -p "$work"
+  HBMPROF_PACKAGES=$PWD/build/package/out HBMPROF_VERSION=${name#hbmprof-} RATTLER_CACHE_DIR=$work/cache \
+    "$tools/bin/python" tests/package/conda_test.py "$1" "$work/channel" "$work/prefix"
+  cd "$work"
   LD_LIBRARY_PATH=${cmake}/tests/support/fake_cudart/cuda prefix/bin/hbmprof run --output profiles -- \
     python3 "$OLDPWD/examples/serve.py"
   prefix/bin/hbmprof top --exact --own profiles/*.pb.gz | tee top.txt
   grep -Eq "^ *$held B +100\.00% .* allocate " top.txt
+}
+
+try_conda() {
+  need_packages
+  use_conda deploy/conda/recipe.yaml
+}
+
+try_source() {
+  need_packages
+  HBMPROF_LIBRARIES=system use_conda deploy/conda/source/recipe.yaml
 }
 
 # image NAME: makes build/package/deploy/pod/NAME/rootfs, the image's file system, and inspect.json.
@@ -101,9 +113,9 @@ try_pod() {
     registry.example.com/hbmprof:1="$work/pod/hbmprof" registry.example.com/inference:1="$work/pod/inference"
 }
 
-[[ $# -gt 0 ]] || set -- conan conda pod
+[[ $# -gt 0 ]] || set -- conan conda source pod
 for what in "$@"; do
-  [[ $what =~ ^(conan|conda|pod)$ ]] || hbmprof_die "unknown argument '$what': use conan, conda or pod"
+  [[ $what =~ ^(conan|conda|source|pod)$ ]] || hbmprof_die "unknown argument '$what': use conan, conda, source or pod"
 done
 hbmprof_install python3-venv "${HBMPROF_BUILD_PACKAGES[@]}"
 mkdir -p "$work"

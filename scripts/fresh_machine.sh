@@ -36,21 +36,10 @@ clone=/srv/hbmprof  # as in the pages
 mkdir -p "$machines"
 [[ -z $(git status --porcelain) ]] || echo "note: the clone has the last commit; changes after it are not tested"
 
-# How this machine reaches the network: proxies and certificates.
-copy_network() {
-  apt-config dump | grep -iE '^Acquire::(https?|Retries|Check)' >"$bare/etc/apt/apt.conf.d/network" || true
-  cp -L /etc/resolv.conf "$bare/etc/"
-  [[ ! -e /etc/pip.conf ]] || cp /etc/pip.conf "$bare/etc/"
-  if compgen -G "/usr/local/share/ca-certificates/*" >/dev/null; then
-    cp -rL /usr/local/share/ca-certificates "$bare/usr/local/share/"
-    chroot "$bare" update-ca-certificates >/dev/null 2>&1
-  fi
-}
-
 make_machine() {
   [[ ! -e $bare/ready ]] || return 0
   hbmprof_debootstrap bookworm sid "$bare" --include=git,ca-certificates
-  copy_network
+  hbmprof_copy_network "$bare"
   printf 'APT::Get::Assume-Yes "true";\nDPkg::Options { "--force-confdef"; };\n' >"$bare/etc/apt/apt.conf.d/yes"
   rm -rf "$bare"/var/lib/apt/lists/*  # as in the image debian:12: a page that installs says `apt-get update` first
   touch "$bare/ready"

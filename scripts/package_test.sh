@@ -100,7 +100,7 @@ in_root() {
   if [[ -n $cmake ]]; then
     mkdir -p "$root$cmake"
     mount -o bind,ro "$cmake" "$root$cmake"
-    for name in cuda pjrt; do
+    for name in gpu pjrt; do
       mount --bind "$root/opt/hbmprof/lib/hbmprof/libhbmprof_$name.so" "$root$cmake/src/inject/libhbmprof_$name.so"
     done
   fi
@@ -117,9 +117,10 @@ try() {
   [[ $arch == aarch64 ]] || cp /lib/ld-musl-x86_64.so.1 "$root/lib/"
   if [[ $2 == tests ]]; then
     folder=$cmake
-    mkdir -p "$root/opt/hbmprof" "$root$PWD"
+    mkdir -p "$root/opt/hbmprof" "$root$PWD/tests/inject"
     tar -xzf "$package"/out/*"$arch".tar.gz -C "$root/opt/hbmprof" --strip-components=1
     cp README.md "$root$PWD/"
+    cp tests/inject/ended_program.py "$root$PWD/tests/inject/"
   fi
   local command=(in_root "$root" "$folder" /bin/bash /files/use.sh "$2") status=0
   [[ $2 != tests ]] || command+=("$cmake/tests" "${tests[@]}")

@@ -5,6 +5,7 @@
 #   3. the same packages again in a clone in another folder; the hashes must be equal
 #   4. scripts/package_test.sh for both
 #   5. scripts/deploy_test.sh
+#   6. scripts/source_test.sh
 #
 # usage: scripts/release.sh [--packages-only]      leaves out step 1: for a commit that has passed it already
 #
@@ -54,5 +55,6 @@ hbmprof_step "packages again, in another folder" build_again
 hbmprof_step "packages for x86-64 in clean systems" scripts/package_test.sh
 hbmprof_step "packages for aarch64 with qemu" scripts/package_test.sh --arch aarch64
 hbmprof_step "recipes, image and pod" scripts/deploy_test.sh
+hbmprof_step "Debian's packages and pip from source" scripts/source_test.sh
 echo
 cat build/package/out/SHA256SUMS

@@ -15,7 +15,8 @@ from conan.tools.files import copy
 from conan.tools.system.package_manager import Apt
 
 REPOSITORY = os.path.join("..", "..")
-SOURCES = ["CMakeLists.txt", "LICENSE", "cmake/*", "include/*", "scripts/check_layers.py", "src/*"]
+SOURCES = ["CMakeLists.txt", "LICENSE", "README.md", "cmake/*", "deploy/grafana/*", "deploy/prometheus/*", "include/*",
+           "scripts/check_layers.py", "skills/*", "src/*"]
 
 
 class Hbmprof(ConanFile):

@@ -10,6 +10,19 @@ hbmprof_debootstrap() {
     hbmprof_die "debootstrap failed: $root.log"
 }
 
+# hbmprof_copy_network ROOT: lets ROOT reach the network as this machine does: with its proxies and certificates.
+hbmprof_copy_network() {
+  local root=$1
+  apt-config dump | grep -iE '^Acquire::(https?|Retries|Check)' >"$root/etc/apt/apt.conf.d/network" || true
+  cp -L /etc/resolv.conf "$root/etc/"
+  [[ ! -e /etc/pip.conf ]] || cp /etc/pip.conf "$root/etc/"
+  if compgen -G "/usr/local/share/ca-certificates/*" >/dev/null; then
+    mkdir -p "$root/usr/local/share/ca-certificates"
+    cp -rL /usr/local/share/ca-certificates/. "$root/usr/local/share/ca-certificates/"
+    [[ ! -x $root/usr/sbin/update-ca-certificates ]] || chroot "$root" update-ca-certificates >/dev/null 2>&1
+  fi
+}
+
 # hbmprof_in_root ROOT COMMAND...: runs the command in ROOT, with this machine's /proc and /dev. Its mounts need a
 # namespace of their own (unshare --mount).
 hbmprof_in_root() {

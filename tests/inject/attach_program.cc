@@ -36,11 +36,13 @@ extern char** environ;
 std::atomic<bool> lacks_threads{false};
 
 extern "C" {
+#if !defined(HBMPROF_IS_PROGRAM)  // else old_glibc.cc defines it, for a package: attach_test does not run there
 // Fails if lacks_threads is set, as on a host without memory for another stack.
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) noexcept {
   static auto* const real = reinterpret_cast<decltype(&pthread_create)>(dlsym(RTLD_NEXT, "pthread_create"));
   return lacks_threads.load() ? EAGAIN : real(thread, attributes, run, argument);
 }
+#endif
 [[gnu::noinline]] CUdeviceptr allocate_before(size_t bytes) { return Allocate(bytes); }
 [[gnu::noinline]] CUdeviceptr allocate_after(size_t bytes) { return Allocate(bytes); }
 // Calls functions with arguments on the stack.

@@ -1,7 +1,10 @@
 #!/bin/bash
-# Installs one package in this system, a chroot of scripts/package_test.sh, uses it, and removes it.
+# Installs one package in this system, a chroot of scripts/package_test.sh or scripts/source_test.sh, uses it, and
+# removes it.
 #
 # usage: use.sh wheel|deb|tar
+#        use.sh build                        makes Debian's packages and the sdist from /srv/hbmprof
+#        use.sh debian|sdist                 for these
 #        use.sh tests FOLDER PROGRAM...      runs the test programs below FOLDER
 set -euo pipefail
 kind=$1
@@ -39,13 +42,11 @@ use() {
   echo "used $hbmprof"
 }
 
-case $kind in
-  wheel)
-    python3 -m venv venv
-    venv/bin/pip install --no-index /files/*.whl
-    grep '^name: hbmprof$' venv/share/hbmprof/skills/hbmprof/SKILL.md
-    use venv/bin/hbmprof venv/bin/python
-    venv/bin/python - <<'EOF'
+# use_wheel: uses what pip has installed in the environment venv, and removes it.
+use_wheel() {
+  grep '^name: hbmprof$' venv/share/hbmprof/skills/hbmprof/SKILL.md
+  use venv/bin/hbmprof venv/bin/python
+  venv/bin/python - <<'EOF'
 import importlib.metadata
 import hbmprof
 print(hbmprof.version(), hbmprof.library_dir(), hbmprof.include_dir())
@@ -55,10 +56,68 @@ plugins = {point.group: point.load() for point in importlib.metadata.distributio
 assert plugins["vllm.general_plugins"].__module__ == "hbmprof.vllm", plugins
 assert plugins["sglang.srt.plugins"].__module__ == "hbmprof.sglang", plugins
 EOF
-    rm -rf profiles serve*.hbmrec
-    PATH=$PWD/venv/bin:$PATH hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
-    venv/bin/pip uninstall -y hbmprof
-    [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]
+  rm -rf profiles serve*.hbmrec
+  PATH=$PWD/venv/bin:$PATH hbmprof run --output profiles -- venv/bin/python /files/leak_test.py
+  venv/bin/pip uninstall -y hbmprof
+  [[ ! -e venv/bin/hbmprof && ! -e venv/lib/hbmprof ]]
+}
+
+# install_packages PACKAGE...: with apt-get.
+install_packages() {
+  apt-get -qq -y install --no-install-recommends "$@" >apt.log 2>&1 || { tail -n 20 apt.log; return 1; }
+}
+
+case $kind in
+  wheel)
+    python3 -m venv venv
+    venv/bin/pip install --no-index /files/*.whl
+    use_wheel
+    ;;
+  build)
+    unset LD_LIBRARY_PATH
+    apt-get -qq update
+    install_packages dpkg-dev lintian python3-venv
+    [[ ! -e /ccache ]] || install_packages ccache
+    cd /srv/hbmprof
+    apt-get -qq -y build-dep --no-install-recommends ./ >/root/apt.log 2>&1 || { tail -n 20 /root/apt.log; exit 1; }
+    python3 -m venv /srv/venv
+    /srv/venv/bin/pip install --quiet build
+    /srv/venv/bin/python -m build --sdist --outdir /srv/dist
+    cmake -G Ninja -S tests/package/doubles -B /srv/doubles
+    cmake --build /srv/doubles --target fake_cuda
+    cp -rL /srv/doubles/fake_cudart/cuda /srv/cuda
+    dpkg-buildpackage -us -uc
+    lintian --allow-root --fail-on error ../hbmprof_*.changes
+    ls -l ../*.deb ../dist
+    ;;
+  debian)
+    apt-get -qq update
+    install_packages /files/*.deb
+    # The packages have no copies of the system's libraries.
+    ldd /usr/bin/hbmprof | tee ldd.txt
+    ldd /usr/lib/*/hbmprof/libhbmprof_gpu.so | tee -a ldd.txt
+    for name in libprotobuf-lite libre2 libdw libabsl_ libelf libdeflate; do grep "$name" ldd.txt >/dev/null; done
+    use hbmprof python3
+    python3 -c 'import hbmprof; print(hbmprof.version(), hbmprof.library_dir())'
+    install_packages cmake g++ ninja-build pkgconf
+    [[ ! -e /ccache ]] || install_packages ccache
+    for name in record link; do
+      (cd /files/hbmprof && AUTOPKGTEST_TMP=$(mktemp -d) LD_LIBRARY_PATH='' debian/tests/$name)
+    done
+    apt-get -qq -y purge hbmprof python3-hbmprof libhbmprof-dev
+    [[ ! -e /usr/bin/hbmprof && ! -e /usr/lib/python3/dist-packages/hbmprof ]]
+    ;;
+  sdist)
+    # As docs/install.md says, after "From source".
+    awk '/^## From source/ {on = 1} /^```$/ && inside {exit} inside {sub(/^\$ /, ""); print} on && /^```c/ {inside = 1}' \
+      /files/hbmprof/docs/install.md >packages.sh
+    cat packages.sh
+    bash -euo pipefail packages.sh >apt.log 2>&1 || { tail -n 20 apt.log; exit 1; }
+    [[ ! -e /ccache ]] || install_packages ccache
+    install_packages python3-venv
+    python3 -m venv venv
+    LD_LIBRARY_PATH='' venv/bin/pip install /files/hbmprof-*.tar.gz
+    use_wheel
     ;;
   deb)
     dpkg -i /files/*.deb

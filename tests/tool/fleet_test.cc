@@ -65,7 +65,7 @@ class FleetTest : public testing::Test {
 
   // Starts `hbmprof serve`. Returns its port.
   int Serve() {
-    Start({ToolPath(), "serve", "--port", "0", "--metrics-tags", "phase"}, {});
+    Start({ToolPath(), "serve", "--port", "0", "--metrics-tags", "phase", "--interval", "500ms"}, {});
     int port = 0;
     const std::string line = programs_.back()->ReadLine();
     std::sscanf(line.c_str(), "serving http://127.0.0.1:%d/", &port);
@@ -184,11 +184,56 @@ TEST_F(FleetTest, PrometheusReadsMetricsAndFiresAlert) {
   EXPECT_TRUE(Query(prometheus, "ALERTS{name=~\"pjrt_host|inject_ends\",alertname=\"HbmprofSteadyGrowth\"}").empty());
 
   // The shipped alerts and the dashboard use only metrics that exist.
+  WaitFor([&] { return HttpGet(serve, "/metrics").body.find("\nhbmprof_findings{") != std::string::npos; }, "findings");
   const std::set<std::string> existing = MetricNames(HttpGet(serve, "/metrics").body);
   for (const char* file : {HBMPROF_DEPLOY "/prometheus/alerts.yml", HBMPROF_DEPLOY "/grafana/hbmprof.json"}) {
     for (const std::string& name : MetricNames(ReadFile(file)))
       EXPECT_TRUE(existing.count(name)) << file << " " << name;
   }
+}
+
+// Returns the text with the values that Grafana gives the variables of the dashboard, and with shorter times.
+std::string BoardQuery(std::string query) {
+  query = std::regex_replace(query, std::regex("[$](instance|name)"), ".*");
+  query = std::regex_replace(query, std::regex("[$]__rate_interval|10m"), "3s");
+  return std::regex_replace(query, std::regex("1h"), "3s");
+}
+
+TEST_F(FleetTest, EveryQueryOfTheDashboardHasData) {
+  if (RunCommand({"prometheus", "--version"}).exit_code != 0) GTEST_SKIP() << "prometheus is not installed";
+  const int serve = Serve();
+  StartPrograms(serve);
+  const int prometheus = StartPrometheus(serve);
+  const json board = json::parse(ReadFile(HBMPROF_DEPLOY "/grafana/hbmprof.json"));
+  size_t queries = 0;
+  for (const json& panel : board["panels"]) {
+    for (const json& target : panel["targets"]) {
+      const std::string query = BoardQuery(target["expr"]);
+      ASSERT_EQ(query.find('$'), std::string::npos) << query;
+      WaitFor([&] { return !Query(prometheus, query).empty(); }, panel["title"].get<std::string>() + ": " + query);
+      ++queries;
+    }
+  }
+  EXPECT_GE(queries, 10);
+  // The lists from which hosts and processes are selected.
+  for (const json& variable : board["templating"]["list"]) {
+    if (variable["type"] != "query") continue;
+    std::smatch call;
+    const std::string text = BoardQuery(variable["query"]["query"]);
+    ASSERT_TRUE(std::regex_match(text, call, std::regex("label_values[(](.*), ([a-z]+)[)]"))) << text;
+    const json result = Query(prometheus, call[1]);
+    ASSERT_FALSE(result.empty()) << text;
+    EXPECT_TRUE(result[0]["metric"].contains(call[2].str())) << text;
+  }
+
+  // The table of findings says what `hbmprof explain` says: of these programs, only the server leaks.
+  const std::string leak = "hbmprof_finding{code=\"LEAK\",function=\"llm::KvCache::AllocatePage\"}";
+  WaitFor([&] { return !Query(prometheus, leak).empty(); }, "the leak");
+  const json finding = Query(prometheus, leak)[0];
+  EXPECT_EQ(finding["metric"]["name"], "llm_server");
+  EXPECT_EQ(finding["metric"]["device"], "sim:0");
+  EXPECT_TRUE(Query(prometheus, "hbmprof_finding{code=\"LEAK\",name!=\"llm_server\"}").empty());
+  EXPECT_EQ(Query(prometheus, "hbmprof_findings").size(), 3);
 }
 
 TEST_F(FleetTest, PromtoolAcceptsTheMetrics) {

@@ -625,8 +625,8 @@ TEST(HttpServerTest, DisconnectsAClientThatTakesItsAnswerSlowly) {
 
 constexpr char kHostile[] = "<img src=x onerror=document.title='ran'><script>document.title='ran'</script>";
 
-std::string HostileAnswer(const std::string& request) {
-  const std::string hostile = kHostile;
+// Returns the answer of a process with this name, which is also that of its device and of a function that leaks.
+std::string AnswerOf(const std::string& hostile, const std::string& request) {
   if (request == "info") {
     return "pid 77\nname " + hostile + "\nversion " + hostile + "\nseconds 5\nmemory device 4096 8192 10000 " +
            hostile + "\n";
@@ -644,6 +644,28 @@ std::string HostileAnswer(const std::string& request) {
     ages.add_born_counts(1);
   }
   return maker.Bytes();
+}
+
+std::string HostileAnswer(const std::string& request) { return AnswerOf(kHostile, request); }
+
+TEST_F(ServeTest, MetricsHaveFindingsWithAnyName) {
+  // The 200th byte is in a character.
+  const FakeProcess process(sockets_, [](const std::string& request) {
+    std::string name = "a\"b\\c" + std::string(194, 'd');
+    for (int i = 0; i < 50; ++i) name += "\u00e4";
+    return AnswerOf(name, request);
+  });
+  const Server server(sockets_, {});
+  const std::string metrics = GetUntil(server.port(), "/metrics", [](const std::string& body) {
+    return body.find("\nhbmprof_finding{") != std::string::npos;
+  });
+  const std::string name = "\"a\\\"b\\\\c" + std::string(194, 'd') + "...\"";
+  EXPECT_THAT(metrics, HasSubstr(",code=\"LEAK\",device=" + name + ",function=" + name + "} 1\n"));
+  EXPECT_THAT(metrics, ContainsRegex("\nhbmprof_findings[{][^\n]*[}] [1-9]\n"));
+  if (RunCommand({"promtool", "--version"}).exit_code != 0) return;
+  WriteFile(directory_ + "/metrics", metrics);
+  const CommandResult checked = RunCommand({"sh", "-c", "promtool check metrics < '" + directory_ + "/metrics'"});
+  EXPECT_THAT(checked.out + checked.err, Not(HasSubstr("error while linting"))) << metrics;
 }
 
 // Returns the page's elements once the script has filled them.

@@ -16,6 +16,7 @@
 // InjectTest.NeedsNoNewerLibcThan217 checks the result.
 #include <dlfcn.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <link.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -93,9 +94,15 @@ OLD_FUNCTION(HBMPROF_GLIBC_2_3_2, int, pthread_cond_timedwait,
 
 // Since 2.29 they have a second version, which does not set errno.
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, exp, (double x), (x))
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, exp2, (double x), (x))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, log, (double x), (x))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, log2, (double x), (x))
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, double, pow, (double x, double y), (x, y))
+
+// Since 2.27 it has a second version, which also finds links to nothing.
+OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, glob,
+             (const char* pattern, int flags, int (*on_error)(const char*, int), glob_t* paths),
+             (pattern, flags, on_error, paths))
 
 // Moved from libdl.so.2.
 OLD_FUNCTION(HBMPROF_FIRST_GLIBC, int, dlclose, (void* library), (library))

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <set>
+
 #include "src/tool/report/report.h"
 #include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
@@ -17,15 +19,33 @@ constexpr std::chrono::hours kKeptTime(1);
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
 constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
+constexpr int kPointsPerJudgement = 12;
+// Nobody has asked for a judgement for the metrics, so it must not take much memory.
+constexpr int64_t kMostJudgedBytes = 16 << 20;
+constexpr size_t kMostLabelBytes = 200;
 
 // The most bytes of the answer of each process, if so many are asked at the same time.
 int64_t AnswerBytes(size_t processes) {
   return std::min(int64_t{256} << 20, (int64_t{1} << 30) / static_cast<int64_t>(std::max<size_t>(processes, 1)));
 }
 
+// Returns a string of JSON as the value of a label, with quotation marks; "" if there is none.
+std::string LabelValue(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  std::string text = found == object.end() ? "" : found->get<std::string>();
+  if (text.size() > kMostLabelBytes) {
+    size_t end = kMostLabelBytes;
+    while ((text[end] & 0xC0) == 0x80) --end;  // the whole last character
+    text.resize(end);
+    text += "...";
+  }
+  return Cat("\"", absl::StrReplaceAll(Visible(text), {{"\\", "\\\\"}, {"\"", "\\\""}}), "\"");
+}
+
 }  // namespace
 
-Fleet::Fleet(Options options) : options_(std::move(options)), thread_([this] { RecordHistory(); }) {}
+Fleet::Fleet(Options options)
+    : options_(std::move(options)), thread_([this] { RecordHistory(); }), judge_([this] { Judge(); }) {}
 
 Fleet::~Fleet() {
   {
@@ -34,6 +54,7 @@ Fleet::~Fleet() {
   }
   stopping_.notify_all();
   thread_.join();
+  judge_.join();
 }
 
 bool Fleet::WaitFor(double seconds) {
@@ -74,6 +95,46 @@ void Fleet::RecordHistory() {
       ended_.pop_front();
     }
   } while (WaitFor(options_.interval_s));
+}
+
+void Fleet::Judge() {
+  while (WaitFor(kPointsPerJudgement * options_.interval_s)) {
+    std::vector<LiveProcess> processes;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      if (!std::exchange(are_metrics_read_, false)) continue;
+      for (const auto& [key, course] : courses_) {
+        if (course.last == now_) processes.push_back(course.process);
+      }
+    }
+    for (const LiveProcess& process : processes) {
+      try {
+        ExplainProcess(process, kMostJudgedBytes).IgnoreError();  // its metrics keep the last answer
+      } catch (const std::exception&) {
+        // The same: there is no memory for it.
+      }
+      if (!WaitFor(0)) return;
+    }
+  }
+}
+
+std::string Fleet::FindingMetrics(const LiveProcess& process) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto course = courses_.find({process.pid, process.id});
+  if (course == courses_.end() || course->second.explain.is_null()) return "";
+  const std::chrono::duration<double> age = now_ - course->second.explained;
+  if (age.count() > 3 * kPointsPerJudgement * options_.interval_s) return "";
+  const Json& answer = course->second.explain;
+  std::set<std::string> samples;  // two findings can have the same labels
+  for (const Json& finding : answer["findings"]) {
+    samples.insert(Cat("hbmprof_finding{code=", LabelValue(finding, "code"), ",device=", LabelValue(finding, "memory"),
+                       ",function=", LabelValue(finding, "function"), "} 1\n"));
+  }
+  return Cat("# HELP hbmprof_findings The number of findings of hbmprof explain, about once a minute.\n",
+             "# TYPE hbmprof_findings gauge\nhbmprof_findings ",
+             answer["findings"].size() + answer["more"].get<size_t>(), "\n",
+             "# HELP hbmprof_finding 1 for each of the most important findings.\n", "# TYPE hbmprof_finding gauge\n",
+             absl::StrJoin(samples, ""));
 }
 
 Json Fleet::Processes() const {
@@ -158,7 +219,11 @@ absl::StatusOr<std::string> Fleet::Merged(const Answers& answers) {
 
 absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
   ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
-  const QueryLimits limits = {kQueryMillis, kProfileMillis, AnswerBytes(1)};
+  return ExplainProcess(process, AnswerBytes(1));
+}
+
+absl::StatusOr<Json> Fleet::ExplainProcess(const LiveProcess& process, int64_t most_bytes) {
+  const QueryLimits limits = {kQueryMillis, kProfileMillis, most_bytes};
   // The whole profile: what is folded cannot be judged.
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile", limits));
   const std::string stats = QueryProcess(process.socket, "stats", limits).value_or("");
@@ -166,7 +231,10 @@ absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
   ASSIGN_OR_RETURN(Json answer, options_.explain(process, std::move(profile), stats));
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto course = courses_.find({process.pid, process.id});
-  if (course != courses_.end()) course->second.explain = answer;
+  if (course != courses_.end()) {
+    course->second.explain = answer;
+    course->second.explained = std::chrono::steady_clock::now();
+  }
   return answer;
 }
 
@@ -178,7 +246,11 @@ absl::StatusOr<std::string> Fleet::Report(const Selection& selection) {
   return ReportPage(std::move(profiles), nullptr, ViewOptions(), "");
 }
 
-std::string Fleet::Metrics() const {
+std::string Fleet::Metrics() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    are_metrics_read_ = true;
+  }
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
   std::vector<std::string> paths;
@@ -196,7 +268,7 @@ std::string Fleet::Metrics() const {
     metrics.push_back(
         {std::move(labels), Cat("# HELP hbmprof_process_up Whether the process answered the request for its metrics.\n",
                                 "# TYPE hbmprof_process_up gauge\nhbmprof_process_up ", answers[i].ok() ? 1 : 0, "\n",
-                                answers[i].ok() ? *answers[i] : "")});
+                                answers[i].ok() ? Cat(FindingMetrics(process), *answers[i]) : "")});
   }
   return Cat("# HELP hbmprof_silent_processes Processes with a control channel that did not answer.\n",
              "# TYPE hbmprof_silent_processes gauge\nhbmprof_silent_processes ", silent.size(), "\n",

@@ -35,7 +35,7 @@ class Fleet {
     std::string name;
   };
 
-  // Starts the thread that records the history.
+  // Starts the threads that record the history and judge the processes.
   explicit Fleet(Options options);
   ~Fleet();
 
@@ -58,8 +58,10 @@ class Fleet {
   // Returns the page of `hbmprof report` for the selected process. Errors: as for Explain.
   absl::StatusOr<std::string> Report(const Selection& selection);
 
-  // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer.
-  std::string Metrics() const;
+  // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer, and with
+  // the findings in the last answer of Explain, for which each process is asked once in twelve points of the history
+  // while metrics are read.
+  std::string Metrics();
 
  private:
   using Time = std::chrono::steady_clock::time_point;
@@ -69,10 +71,16 @@ class Fleet {
     Time last;                  // when it answered last, or was seen to have ended
     std::deque<int64_t> bytes;  // in use
     Json explain;               // null: nobody has asked
+    Time explained;             // when it was asked
   };
   using Answers = std::vector<std::pair<LiveProcess, std::string>>;
 
   void RecordHistory();
+  void Judge();
+  // Explain, unless the profile has more bytes than `most_bytes`: kOutOfRange.
+  absl::StatusOr<Json> ExplainProcess(const LiveProcess& process, int64_t most_bytes);
+  // Returns the samples of the findings in the last answer of Explain; "" if there is none, or none of late.
+  std::string FindingMetrics(const LiveProcess& process) const;
   // Waits for `seconds`. Returns false if the object is being destroyed.
   bool WaitFor(double seconds);
   absl::StatusOr<std::vector<LiveProcess>> Select(const Selection& selection) const;
@@ -88,6 +96,7 @@ class Fleet {
   mutable std::mutex mutex_;
   std::condition_variable stopping_;
   bool stop_ = false;                                          // guarded by mutex_
+  bool are_metrics_read_ = false;                              // since the last judgement; guarded by mutex_
   std::vector<std::string> silent_;                            // guarded by mutex_
   std::map<std::pair<int64_t, std::string>, Course> courses_;  // by LiveProcess::pid and id; guarded by mutex_
   std::deque<Course> ended_;                                   // in the order of their ends; guarded by mutex_
@@ -97,6 +106,7 @@ class Fleet {
   std::mutex parsing_;
 
   std::thread thread_;
+  std::thread judge_;
 };
 
 }  // namespace hbmprof::tool
