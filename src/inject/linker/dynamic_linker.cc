@@ -87,11 +87,12 @@ static bool Hide(const WrappedDriver& of) {
   return driver.is_loaded();
 }
 
+static std::atomic<bool> hidden_drivers[std::size(wrapped_drivers)];
+
 extern "C++" bool hbmprof::internal::HideLackingFunctions(const Driver* asked) {
-  static std::atomic<bool> is_done[std::size(wrapped_drivers)];
   bool has_asked = false;
   for (const WrappedDriver& one : wrapped_drivers) {
-    std::atomic<bool>& is_hidden = is_done[&one - wrapped_drivers];
+    std::atomic<bool>& is_hidden = hidden_drivers[&one - wrapped_drivers];
     if (asked == nullptr || asked == &one.driver) {
       has_asked = is_hidden.load(std::memory_order_relaxed) || Hide(one);
       is_hidden.store(has_asked, std::memory_order_relaxed);
