@@ -222,6 +222,15 @@ TEST_F(ExplainTest, ShowsPhasesWithWhatTheProgramExpects) {
                                                         "load       5.86 KiB  5.86 KiB  own code 4.88 KiB, NCCL"));
 }
 
+TEST_F(ExplainTest, ReleasedMemoryThatIsStillHeldIsAFinding) {
+  ProfileMaker maker = HealthyProfile();
+  maker.Sample({maker.Frame("sleep"), maker.Frame("main")}, {1, 5000, 1, 5000},
+               {{"device", "GPU:0"}, {"allocator", "released, still held"}});
+  const json held = Find(Explain({Write(maker)}), "STILL_HELD");
+  EXPECT_EQ(held["bytes"], 5000);
+  EXPECT_EQ(held["action"], "call hipMemAddressFree for these addresses");
+}
+
 TEST_F(ExplainTest, NumbersAreRoundedAndBounded) {
   ProfileMaker maker = HealthyProfile();
   AddLeak(1, maker);

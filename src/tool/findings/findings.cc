@@ -435,6 +435,7 @@ class Finder {
            "as the driver reports it", framework.split, Command("top")})
           .bytes = Minus(free, *free_block);
     }
+    AddHeld(device);
     if (IsRelevant(others, device)) {
       Add(FindingCode::kOtherProcess, device.name, Sure::kHigh,
           {Cat("other processes have ", Bytes(others), " of ", device.name, " in use"), "as the driver reports it",
@@ -442,6 +443,22 @@ class Finder {
           .bytes = others;
     }
     AddOutside(device, Minus(outside, baseline), baseline);
+  }
+
+  void AddHeld(const Device& device) {
+    const ProfileSet::LabelGroups labels = profiles_.GroupLabels({"device", "allocator"});
+    int64_t held = 0;
+    for (size_t s = 0; s < now_.samples.size(); ++s) {
+      const std::vector<std::string>& values = labels.values[labels.of_set[now_.samples[s].labels]];
+      if (values[0] != device.name || values[1] != "released, still held") continue;
+      AddTo(held, profiles_.Value(now_, s, type_));
+    }
+    if (unit_ != "bytes" || !IsRelevant(held, device)) return;
+    Add(FindingCode::kStillHeld, device.name, Sure::kHigh,
+        {Cat("the program has released ", Bytes(held), " of ", device.name, " that are still in use"),
+         "HIP keeps physical memory until the addresses are freed where it was mapped",
+         "call hipMemAddressFree for these addresses", Command("top --tree")})
+        .bytes = held;
   }
 
   // Memory that no record has: `rest` bytes, and before them `baseline` bytes at the start.
@@ -633,9 +650,9 @@ std::string PatternOf(std::vector<std::string> files) {
 }  // namespace
 
 const char* FindingName(FindingCode code) {
-  constexpr const char* kNames[] = {"OUT_OF_MEMORY", "RECORDING_OFF", "LEAK",         "FULL_SOON",
-                                    "IDLE_POOL",     "FRAGMENTED",    "NOT_RECORDED", "OTHER_PROCESS",
-                                    "RANK_OUTLIER",  "GROWS",         "INCOMPLETE"};
+  constexpr const char* kNames[] = {"OUT_OF_MEMORY", "RECORDING_OFF", "LEAK",       "FULL_SOON",
+                                    "IDLE_POOL",     "FRAGMENTED",    "STILL_HELD", "NOT_RECORDED",
+                                    "OTHER_PROCESS", "RANK_OUTLIER",  "GROWS",      "INCOMPLETE"};
   return kNames[static_cast<size_t>(code)];
 }
 

@@ -16,6 +16,7 @@ enum class FindingCode {
   kFullSoon,
   kIdlePool,
   kFragmented,
+  kStillHeld,
   kNotRecorded,
   kOtherProcess,
   kRankOutlier,
