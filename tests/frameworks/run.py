@@ -155,7 +155,8 @@ class Runner:
 
     def run_pages(self, framework):
         """The commands of the pages that need a framework. Returns the exit status and the output."""
-        command = [sys.executable, SOURCES / "tests/docs/docs_test.py", "--framework", framework, self.results / f"pages_{framework}"]
+        command = [sys.executable, SOURCES / "tests/docs/docs_test.py", "--framework", framework,
+                   self.results / f"pages_{framework}"]
         environment = self.environment(framework, folder=self.results)
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
