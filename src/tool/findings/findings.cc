@@ -92,6 +92,11 @@ class Finder {
       Comment comment(text);
       if (comment.word == "pool") pools_[comment.Text("device")].push_back(std::move(comment));
     }
+    const ProfileSet::LabelGroups labels = profiles_.GroupLabels({"device", "allocator"});
+    for (size_t s = 0; s < now_.samples.size(); ++s) {
+      const std::vector<std::string>& values = labels.values[labels.of_set[now_.samples[s].labels]];
+      if (values[1] == "released, still held") AddTo(held_[values[0]], profiles_.Value(now_, s, type_));
+    }
     if (const auto uptime = now_.info.UptimeSeconds(); uptime.has_value()) found_.seconds = *uptime;
     found_.dumps = series_.end - series_.begin;
     const bool is_young = found_.seconds.has_value() && *found_.seconds < kAgeSeconds;
@@ -446,13 +451,7 @@ class Finder {
   }
 
   void AddHeld(const Device& device) {
-    const ProfileSet::LabelGroups labels = profiles_.GroupLabels({"device", "allocator"});
-    int64_t held = 0;
-    for (size_t s = 0; s < now_.samples.size(); ++s) {
-      const std::vector<std::string>& values = labels.values[labels.of_set[now_.samples[s].labels]];
-      if (values[0] != device.name || values[1] != "released, still held") continue;
-      AddTo(held, profiles_.Value(now_, s, type_));
-    }
+    const int64_t held = ValueOr(held_, device.name);
     if (unit_ != "bytes" || !IsRelevant(held, device)) return;
     Add(FindingCode::kStillHeld, device.name, Sure::kHigh,
         {Cat("the program has released ", Bytes(held), " of ", device.name, " that are still in use"),
@@ -619,6 +618,7 @@ class Finder {
   // A profile can have many devices, so they are not searched one by one.
   std::map<std::string, const Device*> devices_;
   std::map<std::string, std::vector<Comment>> pools_;  // by device
+  std::map<std::string, int64_t> held_;                // by device: memory that is released, and still held
   Findings found_;
 };
 
