@@ -394,6 +394,10 @@ TEST(HipTest, ReleasedMemoryIsHeldUntilItsAddressesAreFreed) {
     EXPECT_EQ(Profile().SumWhere("inuse_space", "allocator", kHeld), (i + 1) * kBytes);
   }
   EXPECT_EQ(Profile().SumUnder("inuse_space", "release_cache"), 2 * kBytes);
+  const std::string saved = NewDirectory() + "/held.pb.gz";
+  ASSERT_TRUE(save_device_memory_profile(saved).ok());
+  EXPECT_THAT(hbmprof_test::RunCommand({HBMPROF_TOOL, "explain", saved}, {"LD_PRELOAD="}).out,
+              ::testing::HasSubstr("STILL_HELD  the program has released 6.00 MiB of GPU:0 that are still in use"));
   expect_agreement(3 * kBytes);
   // What was mapped nowhere ends at once.
   hip::CUmemGenericAllocationHandle unmapped = 0;

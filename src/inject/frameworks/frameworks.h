@@ -33,7 +33,7 @@ class FrameworkLabel {
   std::atomic<int> known_{-1};
 };
 
-// The blocks that a framework reports without totals.
+// The blocks that a framework reports without totals. Thread-safe.
 class ReportedBlocks {
  public:
   explicit constexpr ReportedBlocks(const char* allocator) : label_(allocator) {}
