@@ -255,6 +255,17 @@ def fit_of_a_transformer(session):
     return None if good else f"{share} of what it allocates, {peak} of {memory}"
 
 
+def budget_of_a_transformer(session):
+    """A budget holds for the same run again, and names the growth of a larger one."""
+    small, again, large = (session.run("sizes.py", batch, "384", settings=settings)[2][-1]
+                           for batch, settings in (("8", ""), ("8", "max_split_size_mb:64"), ("16", "")))
+    budget = small.parent.parent / "memory.budget"
+    session.command("budget", small, "-o", budget)
+    answers = [json.loads(session.command("diff", "--budget", budget, "--json", profile)) for profile in (again, large)]
+    grown = [[row["growth"] for row in answer["rows"] if row.get("growth", 0) > 0] for answer in answers]
+    return None if not grown[0] and grown[1] else f"{answers}"
+
+
 def simulate_of_a_program(session):
     """`hbmprof simulate` says for each setting the peaks that PyTorch says of a program that runs with it, from its
     snapshot and from a recording."""
@@ -301,4 +312,4 @@ CHECKS = [jax_manual, pages, tensorflow_pages, npu_pages, peak_of_tensors, conte
           simulate_of_a_program, frames_of_a_deep_stack, lines_of_the_program, generated_code,
           operators_of_the_backward_pass, forward_line, second_recording, pytest_limits, leak_after_attach, leak_on_npu,
           components_on_npu, out_of_memory_on_npu, jax_under_run, use_with_jax_cuda, killed_process, whole_segment,
-          phases_and_kernels, kernel_code, fit_of_a_transformer, end_after_backward, documented_answers]
+          phases_and_kernels, kernel_code, fit_of_a_transformer, budget_of_a_transformer, end_after_backward, documented_answers]
