@@ -110,7 +110,7 @@ try_pod() {
   trap '"${buildah[@]}" umount --all >/dev/null' EXIT
   build_images
   "$tools/bin/python" tests/package/pod_test.py deploy/kubernetes/injected.yaml "$work/pod/work" \
-    registry.example.com/hbmprof:1="$work/pod/hbmprof" registry.example.com/inference:1="$work/pod/inference"
+    registry.example.com/hbmprof:0.1.0="$work/pod/hbmprof" registry.example.com/inference:1="$work/pod/inference"
 }
 
 [[ $# -gt 0 ]] || set -- conan conda source pod
