@@ -5,7 +5,7 @@ import tomllib
 
 project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
 folder = pathlib.Path(sys.argv[1], f"hbmprof-{sys.argv[2]}.dist-info")
-folder.mkdir()
+folder.mkdir(exist_ok=True)
 (folder / "METADATA").write_text(
     f"Metadata-Version: 2.1\nName: hbmprof\nVersion: {sys.argv[2]}\nSummary: {project['description']}\n")
 (folder / "entry_points.txt").write_text("\n".join(

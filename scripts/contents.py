@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Lists the libraries of a Debian system that the packages of scripts/package.sh contain, linked statically.
 
-usage: contents.py notices ROOT VERSION   prints the licences of these libraries
+usage: contents.py notices ROOT VERSION   prints the licences of these libraries, with the texts of those of Debian's
+                                          common licences that they name
        contents.py sbom ROOT VERSION      prints the list of them as CycloneDX JSON; VERSION is hbmprof's
 
 ROOT is / for this system, or the folder of an aarch64 system that scripts/lib/arm64.sh made.
@@ -10,6 +11,7 @@ import datetime
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -45,9 +47,15 @@ class System:
 
 
 def notices(system):
+    named = set()
     for package in system.packages():
+        licence = system.licence_of(package)
+        named.update(re.findall(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])", licence))
         print(f"==== {package} {system.version_of(package)}\n")
-        print(system.licence_of(package))
+        print(licence)
+    for name in sorted(named):
+        print(f"==== /usr/share/common-licenses/{name}\n")
+        print(pathlib.Path("/usr/share/common-licenses", name).read_text())
 
 
 def sbom(system, version):

@@ -67,6 +67,7 @@ build_deb() {
   cp -a "$build/tree" "$root"
   mkdir -p "$root/DEBIAN"
   mv "$root/usr/share/doc/hbmprof/LICENSE" "$root/usr/share/doc/hbmprof/copyright"
+  mv "$root/usr/share/zsh/site-functions" "$root/usr/share/zsh/vendor-completions"  # as Debian's zsh finds it
   cat >"$root/DEBIAN/control" <<EOF
 Package: hbmprof
 Version: $version
@@ -76,6 +77,7 @@ Section: devel
 Priority: optional
 Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f1)
 Depends: libc6 (>= 2.17)
+Conflicts: libhbmprof0.1, libhbmprof-dev, python3-hbmprof
 Description: heap profiler for accelerator memory
  hbmprof records every live GPU or TPU buffer of a process with the call stack
  that allocated it, and writes profiles that pprof reads.

@@ -103,6 +103,10 @@ in_root() {
     for name in gpu pjrt; do
       mount --bind "$root/opt/hbmprof/lib/hbmprof/libhbmprof_$name.so" "$root$cmake/src/inject/libhbmprof_$name.so"
     done
+    if [[ -e build/pypi ]]; then  # the real CUDA runtimes with which programs of the tests were linked
+      mkdir -p "$root$PWD/build/pypi"
+      mount -o bind,ro "$(realpath build/pypi)" "$root$PWD/build/pypi"
+    fi
   fi
   hbmprof_in_root "$root" "$@"
 }
