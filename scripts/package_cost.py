@@ -24,11 +24,12 @@ START_MS = 30.0
 
 
 def needed_glibc(path):
-    """The newest version of the C library in the file's list of needed versions, as (major, minor)."""
+    """The newest version of the C library in the file's list of needed versions, as (major, minor). None: the file needs no library."""
     command = ["readelf", "--version-info", "--wide", path]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    needs = text[text.index("Version needs section"):]
-    return max(tuple(int(n) for n in found.split(".")[:2]) for found in re.findall(r"Name: GLIBC_([0-9.]+)", needs))
+    needs = text.partition("Version needs section")[2]
+    found = re.findall(r"Name: GLIBC_([0-9.]+)", needs)
+    return max((tuple(int(n) for n in version.split(".")[:2]) for version in found), default=None)
 
 
 def machine_of(path):
@@ -68,7 +69,8 @@ def main():
             check(text, size, INJECTED_BYTES, "bytes")
         else:
             print(text)
-        check(f"{path.relative_to(folder)}: glibc {version[0]}.{version[1]}", version, GLIBC, "(major, minor)")
+        if version:
+            check(f"{path.relative_to(folder)}: glibc {version[0]}.{version[1]}", version, GLIBC, "(major, minor)")
 
     if machine_of(tool) != platform.machine():
         print(f"no times: this is not {machine_of(tool)}")
