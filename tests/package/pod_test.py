@@ -119,11 +119,15 @@ def get(path, token=TOKEN):
         return None
 
 
-def first_process(process):
-    """The process with the id 1 in the container that was started as `process`."""
-    children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+def only_child(pid):
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     assert len(children) == 1, children
     return int(children[0])
+
+
+def first_process(process):
+    """The process with the id 1 in the container that was started as `process`."""
+    return only_child(process.pid)
 
 
 def main():
@@ -165,10 +169,17 @@ def main():
 
         os.kill(first_process(started[-1]), signal.SIGTERM)
         assert started[-1].wait(timeout=30) == 0
+        # The sidecar's container goes on without `serve`, which starts again, and ends with the pod.
+        os.kill(only_child(first_process(started[0])), signal.SIGKILL)
+        wait_for("end of serve", lambda: get("/metrics") is None)
+        assert started[0].poll() is None
+        wait_for("new serve", lambda: get("/metrics"))
         text = pod.run(sidecar, ["hbmprof", "top", "--exact", "--own", "/profiles/1.pb.gz"])
         print(text)
         assert any(line.split()[:3] == [str(EXPECTED_BYTES), "B", "100.00%"] and " allocate " in line
                    for line in text.splitlines())
+        os.kill(first_process(started[0]), signal.SIGTERM)
+        assert started[0].wait(timeout=30) == 0
         print("the pod passed")
     finally:
         for process in started:
