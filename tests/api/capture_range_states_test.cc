@@ -265,7 +265,7 @@ TEST_F(CaptureRangeStatesTest, ManyRangesHaveFilesOfTheSameSize) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   constexpr int kRanges = 200;
 #else
-  constexpr int kRanges = 2000;
+  constexpr int kRanges = 500;
 #endif
   std::vector<uintmax_t> sizes;
   for (int i = 0; i < kRanges; ++i) {
