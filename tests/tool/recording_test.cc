@@ -129,6 +129,29 @@ TEST(Moment, PeakOfATagIsThatOfTheBlocks) {
   EXPECT_THAT(none.err, HasSubstr("nothing was allocated with the tag 'phase=train'"));
 }
 
+// Failed before: the peak of pinned host memory was shown.
+TEST(Moment, PeakIsThatOfDeviceMemory) {
+  const auto moments = [](bool has_device) {
+    MadeRecording recording;
+    MadeRecording::SiteOptions options;
+    options.tags = {{"phase", "load"}};
+    const uint32_t load = recording.Site({{"Load"}, {"main"}}, options);
+    options.kind = hbmprof::MemoryKind::kPinnedHost;
+    const uint32_t stage = recording.Site({{"Stage"}, {"main"}}, options);
+    if (has_device) recording.Alloc(kSecond, 0x1000000, 500 * kMiB, load).Free(2 * kSecond, 0x1000000);
+    recording.Alloc(3 * kSecond, 0x90000000, 800 * kMiB, stage);
+    const std::string file = ScratchDir() + "/pinned.hbmrec";
+    EXPECT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+    nlohmann::json shown = nlohmann::json::array();
+    for (const char* moment : {"peak", "pool_peak", "peak:phase=load"}) shown.push_back(InUseAt(file, moment));
+    return shown;
+  };
+  const nlohmann::json device = {{"Load", 500 * kMiB}};
+  const nlohmann::json host = {{"Stage", 800 * kMiB}};
+  EXPECT_EQ(moments(true), nlohmann::json::array({device, device, device}));
+  EXPECT_EQ(moments(false), nlohmann::json::array({host, host, host}));
+}
+
 TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const std::string file = SmallRecording();
   const std::string one = file + "@1500ms";

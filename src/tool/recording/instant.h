@@ -34,8 +34,9 @@ LastState LastStateOf(const std::string& command, const std::string& path, Recor
 // Returns the instant that `moment` names:
 //   end                 the end of the recording
 //   peak[/MEMORY]       when the bytes in use of MEMORY (AccountName) first reached their highest value; without it, of
-//                       the memory with the highest value of all
-//   pool_peak           the highest bytes in use without the idle memory of pools, of the memory with the highest value
+//                       the device memory with the highest value of all; if none was used, of other memory
+//   pool_peak           the highest bytes in use without the idle memory of pools, of the memory that `peak` chooses by
+//                       this value
 //   peak:TAG=VALUE      the same, of the instants directly after an allocation with this tag
 //   oom[/MEMORY]        before the last allocation that failed (in this memory)
 //   mark:NAME           the last mark with this name, or with a path that ends with "/" and this name
