@@ -416,6 +416,31 @@ TEST(Who, ShowsTheBufferOfATime) {
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
 }
 
+// Failed before: it was shown as two buffers, of which one was freed and the other allocated at the move.
+TEST(Who, BufferThatMovesIsOne) {
+  MadeRecording recording;
+  const uint32_t driver = recording.Site({{"cuMemAlloc"}, {"main"}});
+  const uint32_t pool = recording.Site({{"Pool::Grow"}, {"main"}});
+  recording.Alloc(kSecond, 0x1000, 100, driver).Move(2 * kSecond, 0x1000, 400, pool).Move(3 * kSecond, 0x1000, 200, pool);
+  const std::string file = ScratchDir() + "/moved.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const auto owners = [&](const std::string& source, const char* address) {
+    const nlohmann::json json = nlohmann::json::parse(RunTool({"who", source, address, "--json"}).out);
+    std::vector<std::string> found = {std::to_string(json["owner_count"].get<int>())};
+    for (const nlohmann::json& owner : json["owners"]) {
+      for (const char* key : {"function", "bytes", "allocated_seconds", "freed_seconds"}) {
+        found.push_back(owner[key].is_string() ? owner[key].get<std::string>() : owner[key].dump());
+      }
+    }
+    return absl::StrJoin(found, " ");
+  };
+  EXPECT_EQ(owners(file, "0x1010"), "1 Pool::Grow 200 1.0 null");
+  EXPECT_EQ(owners(file + "@1.5s", "0x1010"), "1 main 100 1.0 null");
+  EXPECT_EQ(owners(file + "@2.5s", "0x1010"), "1 Pool::Grow 400 1.0 null");
+  EXPECT_EQ(owners(file, "0x1100"), "1 Pool::Grow 400 2.0 3.0") << "it contained the address between two changes";
+  EXPECT_EQ(owners(file + "@1.5s", "0x1100"), "1");
+}
+
 TEST(Who, CountsSuccessiveBuffersAtAnAddress) {
   MadeRecording recording;
   const uint32_t site = recording.Site({{"llm::Attention"}, {"main"}});
