@@ -598,7 +598,8 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
   }
 }
 
-TEST(Usage, MemoryLimitOfARecordingNamesNoSize) {
+// Failed before: only explain, leaks and report counted the size of a recording, or of a snapshot of PyTorch.
+TEST(Usage, SizeOfARecordingCountsForTheMemoryLimit) {
 #if defined(__SANITIZE_ADDRESS__)
   GTEST_SKIP() << "the sanitizer's own memory would count, so there is no limit";
 #endif

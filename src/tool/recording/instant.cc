@@ -1,7 +1,5 @@
 #include "src/tool/recording/instant.h"
 
-#include <sys/stat.h>
-
 #include <cmath>
 
 #include "absl/time/time.h"
@@ -10,7 +8,6 @@
 #include "src/tool/recording/stacks.h"
 #include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 
@@ -353,8 +350,6 @@ absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const Recorded
 }
 
 absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
   ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   const RecordingTables& tables = reader->tables();
   LastState last = LastStateOf(command, path, *reader);

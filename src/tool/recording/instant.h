@@ -72,7 +72,7 @@ struct RecordedStates {
 // often that of a program that has freed all (OrderDumps).
 inline constexpr size_t kJudgedStates = 13;
 // Opens a recording and reads all its events, for kJudgedStates states. Prints what it lacks as warnings of the
-// subcommand `command`. Its size counts for the memory limit. Errors: those of OpenRecordingFile and SerializePprof.
+// subcommand `command`. Errors: those of OpenRecordingFile and SerializePprof.
 absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path);
 
 }  // namespace hbmprof::tool
