@@ -580,6 +580,8 @@ TEST(Usage, OptionsWithoutEffectAreErrors) {
       {{"top", path, "-n", "5", "--rows", "6"}, "--rows: "},
       {{"convert", path, "--to", "csv", "--to", "csv"}, "--to: "},
       {{"dump", path, "-o", "-", "--json"}, "--json and -o -: both write to standard output; name a file\n"},
+      {{"top", path, "--tree", "--cum"}, "--cum excludes --tree"},
+      {{"diff", path, path, "--tree", "--cum"}, "--cum excludes --tree"},
       {{"control", "1", "record"}, "record needs an argument: start, stop or flight\n"},
       {{"control", "1", "tag"}, "tag needs an argument: KEY=VALUE\n"},
       {{"control", "1", "stats", "all"}, "stats takes no argument\n"},
@@ -609,9 +611,9 @@ TEST(Usage, SizeOfARecordingCountsForTheMemoryLimit) {
   ASSERT_TRUE(made.WriteTo(**hbmprof::internal::RecordingWriter::Create(path)).ok());
   const CommandResult result = RunTool({"timeline", path}, {"HBMPROF_TOOL_MEMORY=1KiB"});
   EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.err,
-            "hbmprof timeline: needs more memory than 1.00 KiB, the limit; HBMPROF_TOOL_MEMORY=8GiB in the "
-            "environment sets another limit\n");
+  EXPECT_THAT(result.err, ::testing::MatchesRegex("hbmprof timeline: needs more memory than 1.00 KiB, the limit for "
+                                                  "[0-9.]+ KiB of input; HBMPROF_TOOL_MEMORY=8GiB in the environment "
+                                                  "sets another limit\n"));
 }
 
 TEST(Usage, PsHasOneExitCodeWithAndWithoutItsFolder) {
