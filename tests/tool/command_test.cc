@@ -345,7 +345,8 @@ TEST(Usage, RecordingThatIsOffIsAFinding) {
   maker.Sample({maker.Frame("f")}, {1, 2});
   maker.Comment("warning text=Recording%20has%20been%20off%20since%202026-11-22T08:00:00Z:%20allocations");
   maker.Write(path);
-  const std::vector<std::string> commands[] = {{"top", path}, {"top", "--callers", "f", path}, {"diff", path, path}};
+  const std::vector<std::string> commands[] = {
+      {"top", path}, {"top", "--callers", "f", path}, {"diff", path, path}, {"diff", "--ranks", path}};
   for (const std::vector<std::string>& command : commands) {
     const CommandResult result = RunTool(command);
     EXPECT_EQ(result.exit_code, 1) << testing::PrintToString(command);
