@@ -212,6 +212,15 @@ TEST_F(ServeTest, StoppedProcessDoesNotBlockOthers) {
   kill(stopped.pid(), SIGCONT);
 }
 
+// Failed before: all seemed to be well.
+TEST_F(ServeTest, FolderThatIsRefusedCountsAsSilent) {
+  const Server server(sockets_, {});
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_silent_processes 0\n")) << "no folder yet";
+  ASSERT_EQ(mkdir(sockets_.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(sockets_.c_str(), 0777), 0);
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_silent_processes 1\n"));
+}
+
 TEST_F(ServeTest, ReportAndPageHaveTheirPolicy) {
   const RunningProgram& program = Start();
   const Server server(sockets_, {});

@@ -253,6 +253,7 @@ std::string Fleet::Metrics() {
   }
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
+  if (!processes.ok() && !absl::IsNotFound(processes.status())) silent.push_back(MessageOf(processes.status()));
   std::vector<std::string> paths;
   if (processes.ok()) {
     for (const LiveProcess& process : *processes) paths.push_back(process.socket);
