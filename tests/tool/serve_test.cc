@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -75,8 +76,9 @@ class Server {
 
  private:
   static std::vector<std::string> Argv(const std::vector<std::string>& arguments) {
-    std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0", "--interval", "100ms"};
+    std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
+    if (std::find(argv.begin(), argv.end(), "--interval") == argv.end()) argv.insert(argv.end(), {"--interval", "100ms"});
     return argv;
   }
   RunningProgram program_;
@@ -675,6 +677,25 @@ TEST_F(ServeTest, MetricsHaveFindingsWithAnyName) {
   WriteFile(directory_ + "/metrics", metrics);
   const CommandResult checked = RunCommand({"sh", "-c", "promtool check metrics < '" + directory_ + "/metrics'"});
   EXPECT_THAT(checked.out + checked.err, Not(HasSubstr("error while linting"))) << metrics;
+}
+
+// Failed before: the time was twelve times --interval.
+TEST_F(ServeTest, FindingsAreRenewedEachMinuteForAnyInterval) {
+  for (const char* interval : {"1h", "100ms"}) {
+    std::atomic<int> profiles{0};
+    const FakeProcess process(sockets_, [&profiles](const std::string& request) {
+      profiles += request == "profile" ? 1 : 0;
+      return AnswerOf("name", request);
+    });
+    const Server server(sockets_, {"--interval", interval});
+    GetUntil(server.port(), "/metrics",
+             [](const std::string& body) { return body.find("\nhbmprof_finding{") != std::string::npos; });
+    for (int i = 0; i < 4; ++i) {
+      HttpGet(server.port(), "/metrics");
+      sleep(1);
+    }
+    EXPECT_EQ(profiles, 1) << interval;
+  }
 }
 
 // Returns the page's elements once the script has filled them.
