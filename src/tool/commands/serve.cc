@@ -37,9 +37,6 @@ HttpResponse JsonAnswer(const Json& json) { return HttpResponse("application/jso
 
 // Answers /debug/pprof/heap with the parameters pid and name.
 absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
-  if (!request.Parameter("tag").empty()) {
-    return InvalidArgument("a profile is whole: -tagfocus of pprof and --where of hbmprof top select by a tag");
-  }
   ASSIGN_OR_RETURN(std::string profile, fleet.Profile({request.Parameter("pid"), request.Parameter("name")}));
   HttpResponse response("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
