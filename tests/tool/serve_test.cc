@@ -311,6 +311,34 @@ TEST_F(ServeTest, RequiresTheToken) {
   }
 }
 
+// Failed before: the token was that of the start.
+TEST_F(ServeTest, TokenIsThatOfTheFile) {
+  const std::string file = directory_ + "/token";
+  const auto renew = [&](const std::string& token, mode_t mode) {
+    WriteFile(file + ".new", token);
+    chmod((file + ".new").c_str(), mode);
+    std::filesystem::rename(file + ".new", file);
+  };
+  renew(kToken, 0600);
+  const Server server(sockets_, {"--token-file", file});
+  const auto status = [&](const std::string& token) {
+    return HttpGet(server.port(), "/metrics", "Authorization: Bearer " + token + "\r\n").status;
+  };
+  EXPECT_EQ(status(kToken), 200);
+  const std::string next = "the-next-token-of-this-server";
+  renew(next + "\n", 0600);
+  EXPECT_EQ(status(kToken), 401);
+  EXPECT_EQ(status(next), 200);
+  renew("short", 0600);
+  EXPECT_EQ(status("short"), 401);
+  EXPECT_EQ(status(next), 200);
+  renew("a-token-that-every-user-can-read", 0644);
+  EXPECT_EQ(status("a-token-that-every-user-can-read"), 401);
+  EXPECT_EQ(status(next), 200);
+  std::filesystem::remove(file);
+  EXPECT_EQ(status(next), 200);
+}
+
 TEST_F(ServeTest, OtherMachinesNeedAToken) {
   const CommandResult open = RunTool({"serve", "--address", "0.0.0.0", "--port", "0"});
   EXPECT_EQ(open.exit_code, 2);

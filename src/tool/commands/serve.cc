@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
@@ -124,7 +125,13 @@ absl::Status Complete(ServeOptions& options) {
     return InvalidArgument("--address ", options.http.address,
                            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1");
   }
-  ASSIGN_OR_RETURN(options.http.token, ReadToken(options.token_file));
+  ASSIGN_OR_RETURN(std::string token, ReadToken(options.token_file));
+  // Whoever renews a secret replaces its file. A file that cannot be used leaves the last token in force.
+  options.http.token = [path = options.token_file, token = std::move(token)]() mutable {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) token = ReadToken(path).value_or(token);
+    return token;
+  };
   return absl::OkStatus();
 }
 
