@@ -458,10 +458,12 @@ TEST(RunTest, ResultAsJsonIsTheLastLineOfStandardError) {
     EXPECT_EQ(named["next"], "hbmprof explain '" + file + suffix + "'");
   }
   const json profile = result_of(Tool({"run", "--json", "--output", spaced, "--", Program("inject_cases"), "plain"}));
-  EXPECT_THAT(profile["next"].get<std::string>(), ContainsRegex("^hbmprof explain '" + spaced + "/[^ ]*[.]0[.]pb[.]gz'$"));
+  EXPECT_THAT(profile["next"].get<std::string>(),
+              ContainsRegex("^hbmprof explain '" + spaced + "/[^ ]*[.]0[.]pb[.]gz'$"));
   const json two = result_of(Tool({"run", "--json", "--output", spaced, "--", "sh", "-c",
                                    Program("inject_cases") + " plain; " + Program("inject_cases") + " plain"}));
-  EXPECT_THAT(two["next"].get<std::string>(), ContainsRegex("^hbmprof explain '" + spaced + "/[-0-9a-f]*'[.][*][.]pb[.]gz$"));
+  EXPECT_THAT(two["next"].get<std::string>(),
+              ContainsRegex("^hbmprof explain '" + spaced + "/[-0-9a-f]*'[.][*][.]pb[.]gz$"));
   const json killed = result_of(Tool({"run", "--json", "--output", folder, "--", "sh", "-c", "kill -TERM $$"}));
   EXPECT_EQ(killed["signal"], SIGTERM);
   EXPECT_EQ(killed["exit_code"], nullptr);

@@ -421,7 +421,9 @@ TEST(Who, BufferThatMovesIsOne) {
   MadeRecording recording;
   const uint32_t driver = recording.Site({{"cuMemAlloc"}, {"main"}});
   const uint32_t pool = recording.Site({{"Pool::Grow"}, {"main"}});
-  recording.Alloc(kSecond, 0x1000, 100, driver).Move(2 * kSecond, 0x1000, 400, pool).Move(3 * kSecond, 0x1000, 200, pool);
+  recording.Alloc(kSecond, 0x1000, 100, driver)
+      .Move(2 * kSecond, 0x1000, 400, pool)
+      .Move(3 * kSecond, 0x1000, 200, pool);
   const std::string file = ScratchDir() + "/moved.hbmrec";
   ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
   const auto owners = [&](const std::string& source, const char* address) {

@@ -78,7 +78,8 @@ class Server {
   static std::vector<std::string> Argv(const std::vector<std::string>& arguments) {
     std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
-    if (std::find(argv.begin(), argv.end(), "--interval") == argv.end()) argv.insert(argv.end(), {"--interval", "100ms"});
+    if (std::find(argv.begin(), argv.end(), "--interval") == argv.end())
+      argv.insert(argv.end(), {"--interval", "100ms"});
     return argv;
   }
   RunningProgram program_;

@@ -686,7 +686,8 @@ TEST(TimelineCommand, EndOfRecordingIsNoProfile) {
   EXPECT_THAT(RunTool({"timeline", path}).out, HasSubstr("\n9.000 s  recording off\n"));
   EXPECT_EQ(Json::parse(RunTool({"timeline", path, "--json"}).out)["marks"].back(),
             Json({{"seconds", 9.0}, {"kind", "off"}, {"name", "recording off"}}));
-  EXPECT_THAT(RunTool({"convert", "--to", "perfetto", path, "-o", path + ".trace"}).err, HasSubstr("events are missing"));
+  EXPECT_THAT(RunTool({"convert", "--to", "perfetto", path, "-o", path + ".trace"}).err,
+              HasSubstr("events are missing"));
   std::ifstream file(path + ".trace");
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(bytes, AllOf(HasSubstr("recording off"), Not(HasSubstr("profile recording off"))));

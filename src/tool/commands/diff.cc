@@ -117,7 +117,7 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   for (const ComparedRanks::Rank& rank : compared.ranks) {
     ranks.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
   }
-  int64_t all = 0;  // the number of ranks of the run
+  int64_t all = 0;                                             // the number of ranks of the run
   std::map<std::string, std::vector<std::string>> files_with;  // by AddProblems
   for (const ProfileSet::File& file : query.profiles.files()) {
     AddProblems(file, query.exact, answer);
@@ -135,10 +135,10 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
     answer.text += Cat(of[0], of.size() > 1 ? Cat(" and ", of.size() - 1, " more") : "", "\n", problems);
   }
   answer.text += Cat(count, count == 1 ? " rank" : " ranks",
-                    all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ",
-                    Visible(Cat(query.type_name, " from ", query.Text(least->total), " (rank ", least->name, ") to ",
-                                query.Text(most->total), " (rank ", most->name, ")")),
-                    "\n", query.trimmed ? kTrimmedText : "", "\n");
+                     all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ",
+                     Visible(Cat(query.type_name, " from ", query.Text(least->total), " (rank ", least->name, ") to ",
+                                 query.Text(most->total), " (rank ", most->name, ")")),
+                     "\n", query.trimmed ? kTrimmedText : "", "\n");
   if (!rows.empty() || options.json) answer.Add("rows", rows, columns, options.rows);
   if (equal > 0) answer.text += Cat(equal, equal == 1 ? " row is" : " rows are", " equal in all ranks\n");
   return answer.Print();

@@ -387,10 +387,9 @@ void ReadResult(const RunOptions& options, const std::string& run, const timespe
                                : Cat(SourcesText({Cat(result.folder, "/", run)}), ".*", kProfileSuffix);
   // A recording has more answers than a profile of the end.
   const std::string process = Cat(files.begin()->first.first);
-  const std::string recording =
-      RecordingSince(start, options.record == "true"
-                                ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
-                                : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}}));
+  const std::string recording = RecordingSince(
+      start, options.record == "true" ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
+                                      : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}}));
   if (is_one_process && !recording.empty()) result.next = SourcesText({recording});
   result.next = Cat("hbmprof explain ", result.next);
 }

@@ -18,7 +18,7 @@ constexpr size_t kMostEnded = 100;  // processes
 constexpr std::chrono::hours kKeptTime(1);
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
-constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
+constexpr int kProfileMillis = 30'000;              // for the whole profile of a process
 constexpr std::chrono::seconds kJudgementTime(60);  // between two judgements of a process
 // Nobody has asked for a judgement for the metrics, so it must not take much memory.
 constexpr int64_t kMostJudgedBytes = 16 << 20;
