@@ -449,6 +449,21 @@ TEST(RunTest, ResultAsJsonIsTheLastLineOfStandardError) {
         result_of(Tool({"run", "--json", record, "--output", ScratchDir(), "--", Program("inject_cases"), "plain"}));
     EXPECT_THAT(recorded["next"].get<std::string>(), ContainsRegex("hbmprof explain .*[0-9]\\.hbmrec$")) << record;
   }
+  // Failed before: the second run named the recording of the first one, and nothing was quoted.
+  const std::string spaced = ScratchDir() + "/my files";
+  const std::string file = spaced + "/run.hbmrec";
+  for (const char* suffix : {"", ".1", ".2"}) {
+    const json named = result_of(
+        Tool({"run", "--json", "--record=" + file, "--output", spaced, "--", Program("inject_cases"), "plain"}));
+    EXPECT_EQ(named["next"], "hbmprof explain '" + file + suffix + "'");
+  }
+  const json profile = result_of(Tool({"run", "--json", "--output", spaced, "--", Program("inject_cases"), "plain"}));
+  EXPECT_THAT(profile["next"].get<std::string>(),
+              ContainsRegex("^hbmprof explain '" + spaced + "/[^ ]*[.]0[.]pb[.]gz'$"));
+  const json two = result_of(Tool({"run", "--json", "--output", spaced, "--", "sh", "-c",
+                                   Program("inject_cases") + " plain; " + Program("inject_cases") + " plain"}));
+  EXPECT_THAT(two["next"].get<std::string>(),
+              ContainsRegex("^hbmprof explain '" + spaced + "/[-0-9a-f]*'[.][*][.]pb[.]gz$"));
   const json killed = result_of(Tool({"run", "--json", "--output", folder, "--", "sh", "-c", "kill -TERM $$"}));
   EXPECT_EQ(killed["signal"], SIGTERM);
   EXPECT_EQ(killed["exit_code"], nullptr);

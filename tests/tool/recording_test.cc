@@ -129,6 +129,29 @@ TEST(Moment, PeakOfATagIsThatOfTheBlocks) {
   EXPECT_THAT(none.err, HasSubstr("nothing was allocated with the tag 'phase=train'"));
 }
 
+// Failed before: the peak of pinned host memory was shown.
+TEST(Moment, PeakIsThatOfDeviceMemory) {
+  const auto moments = [](bool has_device) {
+    MadeRecording recording;
+    MadeRecording::SiteOptions options;
+    options.tags = {{"phase", "load"}};
+    const uint32_t load = recording.Site({{"Load"}, {"main"}}, options);
+    options.kind = hbmprof::MemoryKind::kPinnedHost;
+    const uint32_t stage = recording.Site({{"Stage"}, {"main"}}, options);
+    if (has_device) recording.Alloc(kSecond, 0x1000000, 500 * kMiB, load).Free(2 * kSecond, 0x1000000);
+    recording.Alloc(3 * kSecond, 0x90000000, 800 * kMiB, stage);
+    const std::string file = ScratchDir() + "/pinned.hbmrec";
+    EXPECT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+    nlohmann::json shown = nlohmann::json::array();
+    for (const char* moment : {"peak", "pool_peak", "peak:phase=load"}) shown.push_back(InUseAt(file, moment));
+    return shown;
+  };
+  const nlohmann::json device = {{"Load", 500 * kMiB}};
+  const nlohmann::json host = {{"Stage", 800 * kMiB}};
+  EXPECT_EQ(moments(true), nlohmann::json::array({device, device, device}));
+  EXPECT_EQ(moments(false), nlohmann::json::array({host, host, host}));
+}
+
 TEST(Moment, IsReadByEveryCommandThatReadsAProfile) {
   const std::string file = SmallRecording();
   const std::string one = file + "@1500ms";
@@ -391,6 +414,33 @@ TEST(Who, ShowsTheBufferOfATime) {
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.out, HasSubstr("No recorded buffer had the address."));
   EXPECT_THAT(RunTool({"who", file, "page"}).err, HasSubstr("'page' is not an address"));
+}
+
+// Failed before: it was shown as two buffers, of which one was freed and the other allocated at the move.
+TEST(Who, BufferThatMovesIsOne) {
+  MadeRecording recording;
+  const uint32_t driver = recording.Site({{"cuMemAlloc"}, {"main"}});
+  const uint32_t pool = recording.Site({{"Pool::Grow"}, {"main"}});
+  recording.Alloc(kSecond, 0x1000, 100, driver)
+      .Move(2 * kSecond, 0x1000, 400, pool)
+      .Move(3 * kSecond, 0x1000, 200, pool);
+  const std::string file = ScratchDir() + "/moved.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const auto owners = [&](const std::string& source, const char* address) {
+    const nlohmann::json json = nlohmann::json::parse(RunTool({"who", source, address, "--json"}).out);
+    std::vector<std::string> found = {std::to_string(json["owner_count"].get<int>())};
+    for (const nlohmann::json& owner : json["owners"]) {
+      for (const char* key : {"function", "bytes", "allocated_seconds", "freed_seconds"}) {
+        found.push_back(owner[key].is_string() ? owner[key].get<std::string>() : owner[key].dump());
+      }
+    }
+    return absl::StrJoin(found, " ");
+  };
+  EXPECT_EQ(owners(file, "0x1010"), "1 Pool::Grow 200 1.0 null");
+  EXPECT_EQ(owners(file + "@1.5s", "0x1010"), "1 main 100 1.0 null");
+  EXPECT_EQ(owners(file + "@2.5s", "0x1010"), "1 Pool::Grow 400 1.0 null");
+  EXPECT_EQ(owners(file, "0x1100"), "1 Pool::Grow 400 2.0 3.0") << "it contained the address between two changes";
+  EXPECT_EQ(owners(file + "@1.5s", "0x1100"), "1");
 }
 
 TEST(Who, CountsSuccessiveBuffersAtAnAddress) {

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -75,8 +76,10 @@ class Server {
 
  private:
   static std::vector<std::string> Argv(const std::vector<std::string>& arguments) {
-    std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0", "--interval", "100ms"};
+    std::vector<std::string> argv = {ToolPath(), "serve", "--port", "0"};
     argv.insert(argv.end(), arguments.begin(), arguments.end());
+    if (std::find(argv.begin(), argv.end(), "--interval") == argv.end())
+      argv.insert(argv.end(), {"--interval", "100ms"});
     return argv;
   }
   RunningProgram program_;
@@ -167,7 +170,6 @@ TEST_F(ServeTest, CommandsReadTheProfileOfAUrl) {
   const std::string file = directory_ + "/profile.pb.gz";
   WriteFile(file, HttpGet(server.port(), path).body);
   EXPECT_THAT(RunTool({"top", "--exact", file}).out, HasSubstr("3000000 B"));
-  EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?tag=phase:decode").status, 400);
   EXPECT_EQ(HttpGet(server.port(), "/debug/pprof/heap?pid=1").status, 404);
 }
 
@@ -210,6 +212,15 @@ TEST_F(ServeTest, StoppedProcessDoesNotBlockOthers) {
                                      "\",name=\"control_program\"[^}]*[}] 1\n"));
   EXPECT_THAT(metrics, HasSubstr("hbmprof_silent_processes 1\n"));
   kill(stopped.pid(), SIGCONT);
+}
+
+// Failed before: all seemed to be well.
+TEST_F(ServeTest, FolderThatIsRefusedCountsAsSilent) {
+  const Server server(sockets_, {});
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_silent_processes 0\n")) << "no folder yet";
+  ASSERT_EQ(mkdir(sockets_.c_str(), 0700), 0);
+  ASSERT_EQ(chmod(sockets_.c_str(), 0777), 0);
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_silent_processes 1\n"));
 }
 
 TEST_F(ServeTest, ReportAndPageHaveTheirPolicy) {
@@ -299,6 +310,34 @@ TEST_F(ServeTest, RequiresTheToken) {
                             "Basic YTpi", "Basic !!!!", "Digest x", "a-token-of-24-characters"}) {
     EXPECT_EQ(status(wrong), 401) << wrong;
   }
+}
+
+// Failed before: the token was that of the start.
+TEST_F(ServeTest, TokenIsThatOfTheFile) {
+  const std::string file = directory_ + "/token";
+  const auto renew = [&](const std::string& token, mode_t mode) {
+    WriteFile(file + ".new", token);
+    chmod((file + ".new").c_str(), mode);
+    std::filesystem::rename(file + ".new", file);
+  };
+  renew(kToken, 0600);
+  const Server server(sockets_, {"--token-file", file});
+  const auto status = [&](const std::string& token) {
+    return HttpGet(server.port(), "/metrics", "Authorization: Bearer " + token + "\r\n").status;
+  };
+  EXPECT_EQ(status(kToken), 200);
+  const std::string next = "the-next-token-of-this-server";
+  renew(next + "\n", 0600);
+  EXPECT_EQ(status(kToken), 401);
+  EXPECT_EQ(status(next), 200);
+  renew("short", 0600);
+  EXPECT_EQ(status("short"), 401);
+  EXPECT_EQ(status(next), 200);
+  renew("a-token-that-every-user-can-read", 0644);
+  EXPECT_EQ(status("a-token-that-every-user-can-read"), 401);
+  EXPECT_EQ(status(next), 200);
+  std::filesystem::remove(file);
+  EXPECT_EQ(status(next), 200);
 }
 
 TEST_F(ServeTest, OtherMachinesNeedAToken) {
@@ -666,6 +705,25 @@ TEST_F(ServeTest, MetricsHaveFindingsWithAnyName) {
   WriteFile(directory_ + "/metrics", metrics);
   const CommandResult checked = RunCommand({"sh", "-c", "promtool check metrics < '" + directory_ + "/metrics'"});
   EXPECT_THAT(checked.out + checked.err, Not(HasSubstr("error while linting"))) << metrics;
+}
+
+// Failed before: the time was twelve times --interval.
+TEST_F(ServeTest, FindingsAreRenewedEachMinuteForAnyInterval) {
+  for (const char* interval : {"1h", "100ms"}) {
+    std::atomic<int> profiles{0};
+    const FakeProcess process(sockets_, [&profiles](const std::string& request) {
+      profiles += request == "profile" ? 1 : 0;
+      return AnswerOf("name", request);
+    });
+    const Server server(sockets_, {"--interval", interval});
+    GetUntil(server.port(), "/metrics",
+             [](const std::string& body) { return body.find("\nhbmprof_finding{") != std::string::npos; });
+    for (int i = 0; i < 4; ++i) {
+      HttpGet(server.port(), "/metrics");
+      sleep(1);
+    }
+    EXPECT_EQ(profiles, 1) << interval;
+  }
 }
 
 // Returns the page's elements once the script has filled them.

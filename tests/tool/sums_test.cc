@@ -481,6 +481,30 @@ TEST(Top, HeadHasTheWarningsAndThePeakOfTheDevice) {
   EXPECT_NE(text.find("GPU:1: in use 1.00 KiB, peak 2.00 KiB\n"), std::string::npos) << text;
 }
 
+// Failed before: the JSON had no word of dropped allocations, and diff --ranks had nothing on any problem.
+TEST(Top, ProblemsAreInTextAndJson) {
+  const std::string dir = ScratchDir();
+  for (const char* name : {"/a.pb.gz", "/b.pb.gz"}) {
+    ProfileMaker maker;
+    maker.Sample({maker.Frame("load")}, {1, 100});
+    maker.Comment("tracker dropped_records=5 dropped_bytes=2048");
+    maker.Comment("warning text=the%20arrays%20of%20JAX%20are%20not%20shown");
+    maker.Write(dir + name);
+  }
+  const std::string a = dir + "/a.pb.gz";
+  const std::string b = dir + "/b.pb.gz";
+  const std::string warning = "the arrays of JAX are not shown";
+  const std::string dropped = "5 allocations of 2.00 KiB were not recorded";
+  const std::string lines = "\nINCOMPLETE: " + warning + "\nINCOMPLETE: " + dropped + "\n";
+  const nlohmann::json problems = {warning, dropped, warning, dropped};
+  const std::vector<std::string> commands[] = {{"top", a, b}, {"diff", a, b}, {"diff", "--ranks", a, b}};
+  for (const std::vector<std::string>& command : commands) {
+    EXPECT_NE(RunTool(command).out.find(lines), std::string::npos) << RunTool(command).out;
+    EXPECT_EQ(ToolJson(command)["problems"], problems);
+  }
+  EXPECT_NE(RunTool({"diff", "--ranks", a, b}).out.find(a + " and 1 more" + lines + "2 ranks: "), std::string::npos);
+}
+
 TEST(Top, HeadSaysThatValuesOfTagsWereNotKept) {
   ProfileMaker maker;
   maker.Comment("tracker dropped_records=0 dropped_tag_values=234");

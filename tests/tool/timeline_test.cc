@@ -681,6 +681,18 @@ TEST(TimelineCommand, ReportOfAFailedAllocationIsNoProfile) {
   EXPECT_EQ(ToolJson({"timeline", path})["marks"].back(), Json({{"seconds", 9.0}, {"kind", "report"}, {"name", mark}}));
 }
 
+TEST(TimelineCommand, EndOfRecordingIsNoProfile) {
+  const std::string path = Written(SmallRecording().Mark(9'000'000'000, "recording off"));
+  EXPECT_THAT(RunTool({"timeline", path}).out, HasSubstr("\n9.000 s  recording off\n"));
+  EXPECT_EQ(Json::parse(RunTool({"timeline", path, "--json"}).out)["marks"].back(),
+            Json({{"seconds", 9.0}, {"kind", "off"}, {"name", "recording off"}}));
+  EXPECT_THAT(RunTool({"convert", "--to", "perfetto", path, "-o", path + ".trace"}).err,
+              HasSubstr("events are missing"));
+  std::ifstream file(path + ".trace");
+  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_THAT(bytes, AllOf(HasSubstr("recording off"), Not(HasSubstr("profile recording off"))));
+}
+
 TEST(TimelineCommand, NamesTheCallOfAFailedAllocation) {
   MadeRecording recording;
   recording.Alloc(10, 0x1000000, 8 * kMiB, recording.Site({{"Load"}, {"main"}}));
@@ -752,7 +764,19 @@ TEST(TimelineCommand, ChartStaysVisibleWithManyMarks) {
   const std::string out = OnTerminal(Written(recording), {"NO_COLOR=1", "LC_ALL=C"});
   EXPECT_LT(std::count(out.begin(), out.end(), '\n'), 40) << out;
   EXPECT_THAT(out, AllOf(HasSubstr("####"), HasSubstr("7.000 s  out of memory: 64.00 MiB"),
-                         ContainsRegex("\\.\\.\\. and 4[0-9]+ more marks \\(--json has all\\)")));
+                         ContainsRegex("\\.\\.\\. and 4[0-9]+ more marks \\(hbmprof convert --to csv has all\\)")));
+}
+
+// Failed before: the JSON listed all of them, up to 10,000, and did not say that there were more.
+TEST(TimelineCommand, JsonHasTheMarksOfTheTable) {
+  MadeRecording recording = SmallRecording();
+  for (int64_t i = 0; i < 20'000; ++i) recording.Mark(9'000'000'000 + i, "step");
+  const Json json = ToolJson({"timeline", Written(recording)});
+  EXPECT_EQ(json["marks"].size(), 20u);
+  EXPECT_EQ(json["marks"][1]["kind"], "failed");
+  EXPECT_EQ(json["marks_left_out"], 20'002 - 20);
+  EXPECT_EQ(SchemaProblem(Json::parse(std::ifstream(HBMPROF_SCHEMAS "/timeline.json")), json), "");
+  EXPECT_FALSE(ToolJson({"timeline", Written(SmallRecording())}).contains("marks_left_out"));
 }
 
 TEST(TimelineCommand, ErrorNamesTheMissingMemory) {

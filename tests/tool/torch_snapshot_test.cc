@@ -369,6 +369,9 @@ TEST(TorchSnapshot, ALargeTraceNeedsLittleMemory) {
   const CommandResult result = RunTool({"top", path}, {"HBMPROF_TOOL_MEMORY=64MiB"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("in use 1.95 GiB"));
+#if !defined(__SANITIZE_ADDRESS__)
+  EXPECT_THAT(RunTool({"top", path}, {"HBMPROF_TOOL_MEMORY=16MiB"}).err, HasSubstr("16.00 MiB, the limit for 80."));
+#endif
 }
 
 }  // namespace

@@ -83,12 +83,13 @@ void AddSumsOptions(CLI::App& arguments, SumsOptions& options) {
   AddCount(arguments, "-n,--rows", options.rows, "Rows to show, 0 for all")->each([&options](const std::string&) {
     options.has_rows = true;
   });
-  arguments.add_flag("--cum", options.by_cum,
-                     "Sort by cum: the memory of a function and of all functions that it calls");
+  CLI::Option* const cum = arguments.add_flag(
+      "--cum", options.by_cum, "Sort by cum: the memory of a function and of all functions that it calls");
   arguments.add_flag("--exact", options.exact, "Print bytes without rounding")->group("");
   arguments.add_flag("--json", options.json, kJsonHelp);
   AddViewOptions(arguments, options);
-  arguments.add_flag("--tree", options.tree, "The call tree, outermost frame first; its 100 largest nodes without -n");
+  arguments.add_flag("--tree", options.tree, "The call tree, outermost frame first; its 100 largest nodes without -n")
+      ->excludes(cum);
   arguments.footer(Cat(kFilterHelp, "; exact bytes: --exact"));
 }
 

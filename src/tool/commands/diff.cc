@@ -117,8 +117,11 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   for (const ComparedRanks::Rank& rank : compared.ranks) {
     ranks.push_back({{"rank", rank.name}, {"total", rank.total}, {"files", rank.files}});
   }
-  int64_t all = 0;  // the number of ranks of the run
+  int64_t all = 0;                                             // the number of ranks of the run
+  std::map<std::string, std::vector<std::string>> files_with;  // by AddProblems
   for (const ProfileSet::File& file : query.profiles.files()) {
+    AddProblems(file, query.exact, answer);
+    if (!answer.text.empty()) files_with[std::exchange(answer.text, "")].push_back(Visible(file.path));
     for (const Comment& environment : file.info.environments) {
       for (const char* variable : kRankCountVariables) {
         all = std::max(all, environment.Number(variable).value_or(0));
@@ -128,11 +131,14 @@ absl::StatusOr<int> RunRanks(DiffOptions options) {
   const auto count = static_cast<int64_t>(compared.ranks.size());
   const auto [least, most] =
       absl::c_minmax_element(compared.ranks, [](const auto& a, const auto& b) { return a.total < b.total; });
-  answer.text = Cat(count, count == 1 ? " rank" : " ranks",
-                    all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ",
-                    Visible(Cat(query.type_name, " from ", query.Text(least->total), " (rank ", least->name, ") to ",
-                                query.Text(most->total), " (rank ", most->name, ")")),
-                    "\n", query.trimmed ? kTrimmedText : "", "\n");
+  for (const auto& [problems, of] : files_with) {
+    answer.text += Cat(of[0], of.size() > 1 ? Cat(" and ", of.size() - 1, " more") : "", "\n", problems);
+  }
+  answer.text += Cat(count, count == 1 ? " rank" : " ranks",
+                     all > count ? Cat(" of ", all, " (the others have no profile here)") : "", ": ",
+                     Visible(Cat(query.type_name, " from ", query.Text(least->total), " (rank ", least->name, ") to ",
+                                 query.Text(most->total), " (rank ", most->name, ")")),
+                     "\n", query.trimmed ? kTrimmedText : "", "\n");
   if (!rows.empty() || options.json) answer.Add("rows", rows, columns, options.rows);
   if (equal > 0) answer.text += Cat(equal, equal == 1 ? " row is" : " rows are", " equal in all ranks\n");
   return answer.Print();

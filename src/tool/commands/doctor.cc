@@ -24,8 +24,8 @@ struct DoctorOptions {
 };
 
 // What was found. A problem means that some allocations cannot be recorded.
-struct Findings {
-  explicit Findings(bool is_json) : answer(is_json) {}
+struct DoctorFindings {
+  explicit DoctorFindings(bool is_json) : answer(is_json) {}
   void Say(const std::string& topic, const std::string& text, bool is_problem = false) {
     answer.json["lines"].push_back({{"topic", topic}, {"text", text}, {"problem", is_problem}});
     answer.text += absl::StrFormat("%s%-16s %s\n", is_problem ? "! " : "  ", topic, Visible(text));
@@ -40,7 +40,7 @@ struct Findings {
 constexpr char kNoLayer[] = "loads no layer, so OpenCL is not recorded: Khronos's loader and ocl-icd 2.3.0 do";
 
 // Initializes the driver and reports on it. The initialization creates no context.
-void Driver(void* driver, Findings& findings) {
+void Driver(void* driver, DoctorFindings& findings) {
   const auto find = [&](const char* name) { return dlsym(driver, name); };
   auto* init = reinterpret_cast<int (*)(unsigned)>(find("cuInit"));
   auto* get_version = reinterpret_cast<int (*)(int*)>(find("cuDriverGetVersion"));
@@ -66,7 +66,7 @@ void Driver(void* driver, Findings& findings) {
 }
 
 // By the code of two functions, as the command `attach` does. Calls none.
-void Attaching(void* driver, Findings& findings) {
+void Attaching(void* driver, DoctorFindings& findings) {
   const auto has_slot = [&](const char* name) {
     const void* const entry = dlsym(driver, name);
     return entry != nullptr &&
@@ -98,7 +98,7 @@ void* Open(const Runtime& runtime) {
 }
 
 // Reports on the drivers of other vendors than NVIDIA. Returns whether there is one.
-bool OtherDrivers(Findings& findings) {
+bool OtherDrivers(DoctorFindings& findings) {
   Dl_info info = {};
   bool has_runtime = false;
   for (const Runtime& runtime : kRuntimes) {
@@ -127,7 +127,7 @@ bool OtherDrivers(Findings& findings) {
   return has_runtime || allocate != nullptr;
 }
 
-void Nvml(Findings& findings) {
+void Nvml(DoctorFindings& findings) {
   void* nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   if (nvml == nullptr) {
     return findings.Say("NVML", "libnvidia-ml.so.1 is not found: `unaccounted` counts all processes on a device");
@@ -182,7 +182,7 @@ int PrintCoverage() {
 }
 
 // Returns the path of the library; "" if it cannot be used.
-std::string Library(const DoctorOptions& options, Findings& findings) {
+std::string Library(const DoctorOptions& options, DoctorFindings& findings) {
   const absl::StatusOr<std::string> library = FindInjectedLibrary(options.library);
   if (!library.ok()) {
     findings.Problem("library", MessageOf(library.status()));
@@ -225,7 +225,7 @@ std::string Library(const DoctorOptions& options, Findings& findings) {
 
 // Reports why the program cannot be injected. `library` is the path of the injected library, or empty if it cannot be
 // used.
-void ReportStart(const std::string& path, const std::string& library, Findings& findings) {
+void ReportStart(const std::string& path, const std::string& library, DoctorFindings& findings) {
   struct stat info = {};
   stat(path.c_str(), &info);
   if (ReadProgramHead(path).kind == ProgramHead::Kind::kStatic) {
@@ -243,7 +243,7 @@ void ReportStart(const std::string& path, const std::string& library, Findings& 
 }
 
 // Reports whether a program can be recorded. `library`: as for ReportStart.
-void Program(const std::string& command, const std::string& library, Findings& findings, int depth = 0) {
+void Program(const std::string& command, const std::string& library, DoctorFindings& findings, int depth = 0) {
   const absl::StatusOr<std::string> path = FindProgram(command);
   if (!path.ok()) return findings.Problem("program", MessageOf(path.status()));
   const ProgramHead head = ReadProgramHead(*path);
@@ -260,7 +260,7 @@ void Program(const std::string& command, const std::string& library, Findings& f
 
 absl::StatusOr<int> RunDoctor(const DoctorOptions& options) {
   if (options.coverage_only) return PrintCoverage();
-  Findings findings(options.json);
+  DoctorFindings findings(options.json);
   void* const driver = dlopen("libcuda.so.1", RTLD_LAZY);
   if (driver != nullptr) {
     Driver(driver, findings);

@@ -6,7 +6,9 @@
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -20,6 +22,7 @@
 #include "src/base/try_run.h"
 #include "src/protocol/control.h"
 #include "src/tool/commands/command.h"
+#include "src/tool/findings/findings.h"
 #include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
@@ -336,9 +339,26 @@ std::vector<int> StillRunning(const std::string& variable) {
   return processes;
 }
 
-// Reads what the run has written into `result.folder`. `still_running`: the processes of the run that have not ended.
-void ReadResult(const RunOptions& options, const std::string& run, const std::vector<int>& still_running,
-                RunResult& result) {
+// Returns the last of the recordings `file`, `file`.1, ... if it was written since `start`, by the clock of files; else
+// "". The library writes a new one if there is one.
+std::string RecordingSince(const timespec& start, const std::string& file) {
+  std::string last;
+  std::pair time(start.tv_sec, start.tv_nsec);
+  struct stat info;
+  for (int i = 0;; ++i) {
+    const std::string name = i == 0 ? file : Cat(file, ".", i);
+    if (stat(name.c_str(), &info) != 0) return last;
+    const std::pair written(info.st_mtim.tv_sec, info.st_mtim.tv_nsec);
+    if (!S_ISREG(info.st_mode) || written < time) continue;
+    last = name;
+    time = written;
+  }
+}
+
+// Reads what the run, which has begun at `start`, has written into `result.folder`. `still_running`: the processes of
+// the run that have not ended.
+void ReadResult(const RunOptions& options, const std::string& run, const timespec& start,
+                const std::vector<int>& still_running, RunResult& result) {
   const auto files = ProfilesOf(run, result.folder);
   result.files = files.size();
   // Without profiles at intervals and of ranges, each file is of another process, also if the ids are equal: an id can
@@ -363,14 +383,14 @@ void ReadResult(const RunOptions& options, const std::string& run, const std::ve
   if (result.still_running.empty() && files.empty()) result.still_running = still_running;
   if (files.empty()) return;
   const bool is_one_process = files.begin()->first.first == files.rbegin()->first.first;
-  result.next = is_one_process ? files.rbegin()->second : Cat(result.folder, "/", run, ".*", kProfileSuffix);
+  result.next = is_one_process ? SourcesText({files.rbegin()->second})
+                               : Cat(SourcesText({Cat(result.folder, "/", run)}), ".*", kProfileSuffix);
   // A recording has more answers than a profile of the end.
   const std::string process = Cat(files.begin()->first.first);
-  const std::string recording = options.record == "true"
-                                    ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
-                                    : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}});
-  std::error_code error;
-  if (is_one_process && fs::is_regular_file(recording, error)) result.next = recording;
+  const std::string recording = RecordingSince(
+      start, options.record == "true" ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
+                                      : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}}));
+  if (is_one_process && !recording.empty()) result.next = SourcesText({recording});
   result.next = Cat("hbmprof explain ", result.next);
 }
 
@@ -496,6 +516,8 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     if (writes_at_end) TakeProfiles(variable, at_signal);
   });
   setup.prepare = [&] { forwarding.Restore(); };
+  timespec start = {};
+  clock_gettime(CLOCK_REALTIME_COARSE, &start);
   const absl::StatusOr<int> process = StartProcess(*program, options.command, setup);
   if (!process.ok()) return CannotStart(process.status());
   forwarding.Start(*process);
@@ -508,7 +530,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   if (is_recorded) {
     const std::vector<int> still_running = StillRunning(variable);
     WriteTaken(at_signal, result.folder, run, still_running);
-    ReadResult(options, run, still_running, result);
+    ReadResult(options, run, start, still_running, result);
     if (!options.json) PrintResult(options, run, result);
   }
   if (options.json) std::fputs((Compact(ResultJson(result)) + "\n").c_str(), stderr);

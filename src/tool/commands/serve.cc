@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
@@ -37,9 +38,6 @@ HttpResponse JsonAnswer(const Json& json) { return HttpResponse("application/jso
 
 // Answers /debug/pprof/heap with the parameters pid and name.
 absl::StatusOr<HttpResponse> Heap(Fleet& fleet, const HttpRequest& request) {
-  if (!request.Parameter("tag").empty()) {
-    return InvalidArgument("a profile is whole: -tagfocus of pprof and --where of hbmprof top select by a tag");
-  }
   ASSIGN_OR_RETURN(std::string profile, fleet.Profile({request.Parameter("pid"), request.Parameter("name")}));
   HttpResponse response("application/octet-stream", std::move(profile));
   response.file_name = "heap.pb.gz";
@@ -127,7 +125,13 @@ absl::Status Complete(ServeOptions& options) {
     return InvalidArgument("--address ", options.http.address,
                            ": other machines could read all profiles; add --token-file, or use the address 127.0.0.1");
   }
-  ASSIGN_OR_RETURN(options.http.token, ReadToken(options.token_file));
+  ASSIGN_OR_RETURN(std::string token, ReadToken(options.token_file));
+  // Whoever renews a secret replaces its file. A file that cannot be used leaves the last token in force.
+  options.http.token = [path = options.token_file, token = std::move(token)]() mutable {
+    std::error_code error;
+    if (std::filesystem::is_regular_file(path, error)) token = ReadToken(path).value_or(token);
+    return token;
+  };
   return absl::OkStatus();
 }
 

@@ -147,26 +147,31 @@ class Chart {
   int64_t limit_ = 0;  // 0: not shown
 };
 
-// Prints at most kMostMarks marks: those of failed allocations first.
-void PrintMarks(const OpenedRecording& recording, std::vector<Timeline::Mark> marks) {
+// Returns the marks that are shown: those of failed allocations first, if there are too many.
+std::vector<Timeline::Mark> ShownMarks(const Timeline& timeline) {
   constexpr size_t kMostMarks = 20;
-  const size_t all = marks.size();
-  if (all > kMostMarks) {
-    const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
-    std::stable_partition(marks.begin(), marks.end(), is_failed);
-    marks.resize(kMostMarks);
-    absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
-  }
+  std::vector<Timeline::Mark> marks = timeline.marks;
+  if (marks.size() <= kMostMarks) return marks;
+  const auto is_failed = [](const Timeline::Mark& mark) { return mark.kind == Timeline::MarkKind::kFailed; };
+  std::stable_partition(marks.begin(), marks.end(), is_failed);
+  marks.resize(kMostMarks);
+  absl::c_stable_sort(marks, [](const auto& a, const auto& b) { return a.time < b.time; });
+  return marks;
+}
+
+void PrintMarks(const OpenedRecording& recording, const Timeline& timeline) {
+  const std::vector<Timeline::Mark> marks = ShownMarks(timeline);
   for (const Timeline::Mark& mark : marks) {
     const bool is_failed = mark.kind == Timeline::MarkKind::kFailed;
     const std::string by = recording.stacks.RequestedBy(recording.reader->tables(), mark.site);
     Print(Cat(Seconds(mark.time), "  ",
               is_failed ? Cat("out of memory", mark.bytes == 0 ? "" : Cat(": ", Bytes(mark.bytes)), " of ", mark.memory,
                               Visible(by))
-                        : Cat(mark.kind == Timeline::MarkKind::kReport ? "report " : "profile ", mark.name),
+                        : internal::MarkText(mark.name),
               "\n"));
   }
-  if (marks.size() < all) Print(Cat("... and ", all - marks.size(), " more marks (--json has all)\n"));
+  const size_t more = timeline.mark_count - marks.size();
+  if (more > 0) Print(Cat("... and ", more, " more marks (hbmprof convert --to csv has all)\n"));
 }
 
 Json MemoryJson(const OpenedRecording& recording, const Timeline::Memory& memory, size_t sites) {
@@ -203,15 +208,19 @@ Json ToJson(const OpenedRecording& recording, const Timeline& timeline, size_t s
   Json& memories = json["memories"] = Json::array();
   for (const Timeline::Memory& memory : timeline.memories) memories.push_back(MemoryJson(recording, memory, sites));
   Json& marks = json["marks"] = Json::array();
-  for (const Timeline::Mark& mark : timeline.marks) {
+  for (const Timeline::Mark& mark : ShownMarks(timeline)) {
     Json& entry = marks.emplace_back(Json{{"seconds", InSeconds(mark.time)}});
     if (mark.kind == Timeline::MarkKind::kFailed) {
       entry.update({{"kind", "failed"}, {"bytes", mark.bytes}, {"memory", mark.memory}});
       if (std::string by = recording.stacks.CallersAt(tables, mark.site); !by.empty()) entry["requested_by"] = by;
     } else {
-      entry.update({{"kind", mark.kind == Timeline::MarkKind::kReport ? "report" : "profile"}, {"name", mark.name}});
+      const bool is_off = mark.kind == Timeline::MarkKind::kOff;
+      const char* const kind = mark.kind == Timeline::MarkKind::kReport ? "report" : is_off ? "off" : "profile";
+      entry.update({{"kind", kind}, {"name", mark.name}});
     }
   }
+  const size_t more = timeline.mark_count - marks.size();
+  if (more > 0) json["marks_left_out"] = more;  // may move `marks`
   return json;
 }
 
@@ -241,7 +250,7 @@ absl::StatusOr<int> RunTimeline(const TimelineCommandOptions& options) {
     text += TableOf<Holder>(holders, HolderFields(memory.peak), options.sites, nullptr, "--sites");
   }
   PrintVisible(text);
-  PrintMarks(recording, timeline.marks);
+  PrintMarks(recording, timeline);
   return kSuccess;
 }
 

@@ -1,4 +1,6 @@
 // `hbmprof who`: finds the buffers to which an address belonged.
+#include <tuple>
+
 #include "src/tool/commands/command.h"
 #include "src/tool/recording/instant.h"
 #include "src/tool/recording/stacks.h"
@@ -56,20 +58,30 @@ Owners OwnersOf(RecordingReader& recording, uint64_t address, std::optional<int6
   }
   RecordedEvent event;
   RecordingCursor cursor(recording);
+  bool was_inside = false;  // the address, in the buffer that moves
   while (cursor.Next(&event)) {
-    const bool begins = internal::Begins(event.kind);
-    if ((!begins && !internal::Ends(event.kind)) || !Contains(event.id, event.bytes, address)) continue;
-    if (begins) {
+    const bool is_inside = Contains(event.id, event.bytes, address);
+    if (event.kind == RecordedKind::kMoveFrom) {  // the buffer stays live: its kMoveTo follows
+      was_inside = is_inside;
+      continue;
+    }
+    const bool stays = event.kind == RecordedKind::kMoveTo && was_inside;
+    if (is_inside && !stays && internal::Begins(event.kind)) {
       begin({event.id, event.site, event.bytes, event.time, event.thread, {}, 0});
       continue;
     }
-    const auto freed = absl::c_find_if(shown, [&](const Owner& owner) {
-      return owner.id == event.id && owner.site == event.site && !owner.freed.has_value();
-    });
-    if (freed == shown.end()) continue;
-    freed->freed = event.time;
-    freed->freeing_thread = event.thread;
-    if (time.has_value() && event.time <= *time) shown.erase(freed);
+    if (!stays && (event.kind != RecordedKind::kFree || !is_inside)) continue;
+    const auto live = absl::c_find_if(
+        shown, [&event](const Owner& owner) { return owner.id == event.id && !owner.freed.has_value(); });
+    if (live == shown.end()) continue;
+    const bool is_later = time.has_value() && event.time > *time;
+    if (stays && is_inside) {
+      if (!is_later) std::tie(live->site, live->bytes) = std::pair(event.site, event.bytes);
+      continue;
+    }
+    live->freed = event.time;
+    live->freeing_thread = event.thread;
+    if (time.has_value() && !is_later) shown.erase(live);
   }
   return owners;
 }

@@ -200,9 +200,8 @@ class PerfettoWriter : RecordingConverter {
       memory.add_string(AnnotationField::kName, "memory");
       memory.add_string(AnnotationField::kString, AccountName(tables_, event.id));
     } else if (event.kind == RecordedKind::kMark) {
-      const std::string& name = tables_.marks[event.id].name;
       Event(bytes_, event.time, kInstant, kProcessTrack)
-          .event.add_string(EventField::kName, Cat(internal::IsReport(name) ? "report " : "profile ", name));
+          .event.add_string(EventField::kName, internal::MarkText(tables_.marks[event.id].name));
     }
   }
 

@@ -9,6 +9,10 @@
 namespace hbmprof::internal {
 
 inline bool IsReport(std::string_view mark) { return mark.substr(0, kReportMark.size()) == kReportMark; }
+// Returns the name of a mark, with what it is: "profile exit", "report out of memory: cuMemAlloc_v2", "recording off".
+inline std::string MarkText(const std::string& mark) {
+  return (IsReport(mark) ? "report " : mark == kOffMark ? "" : "profile ") + mark;
+}
 // Whether a live buffer begins or ends with the event.
 inline bool Begins(RecordedKind kind) { return kind == RecordedKind::kAlloc || kind == RecordedKind::kMoveTo; }
 inline bool Ends(RecordedKind kind) { return kind == RecordedKind::kFree || kind == RecordedKind::kMoveFrom; }

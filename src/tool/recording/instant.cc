@@ -1,7 +1,5 @@
 #include "src/tool/recording/instant.h"
 
-#include <sys/stat.h>
-
 #include <cmath>
 
 #include "absl/time/time.h"
@@ -10,7 +8,6 @@
 #include "src/tool/recording/stacks.h"
 #include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/torch/torch_snapshot.h"
-#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 
@@ -50,6 +47,11 @@ RecordedInstant EndOf(RecordingReader& recording) {
   return instant;
 }
 
+// Orders the memories among which a moment chooses: any device memory in use is above all other memory.
+std::pair<bool, int64_t> RankOf(size_t account, int64_t bytes) {
+  return {account % kMemorySpaceCount == 0 && bytes > 0, bytes};
+}
+
 absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::string& memory) {
   SiteTotals totals(recording.tables());
   size_t account = 0;
@@ -58,8 +60,9 @@ absl::StatusOr<RecordedInstant> PeakOf(RecordingReader& recording, const std::st
   }
   if (totals.account_count() == 0) return RecordedInstant{0, recording.tables().start_time};
   ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t) { totals.Apply(event); });
+  const auto rank = [&totals](size_t number) { return RankOf(number, totals.account(number).peak); };
   for (size_t a = 0; memory.empty() && a < totals.account_count(); ++a) {
-    if (totals.account(a).peak > totals.account(account).peak) account = a;
+    if (rank(a) > rank(account)) account = a;
   }
   return RecordedInstant{totals.account(account).peak_event + 1, totals.account(account).peak_time};
 }
@@ -71,7 +74,7 @@ std::optional<RecordedInstant> PeakOfPools(RecordingReader& recording, const IsW
   const RecordingTables& tables = recording.tables();
   SiteTotals totals(tables);
   std::optional<RecordedInstant> instant;
-  int64_t peak = -1;
+  std::pair<bool, int64_t> peak = {false, -1};  // RankOf
   bool follows = false;
   ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t count) {
     follows =
@@ -79,8 +82,9 @@ std::optional<RecordedInstant> PeakOfPools(RecordingReader& recording, const IsW
     if (!totals.Apply(event)) return;
     for (const size_t number : totals.changed_accounts()) {
       const SiteTotals::Account& account = totals.account(number);
-      if (!follows || Minus(account.in_use, account.idle) <= peak) continue;
-      peak = Minus(account.in_use, account.idle);
+      const std::pair<bool, int64_t> rank = RankOf(number, Minus(account.in_use, account.idle));
+      if (!follows || rank <= peak) continue;
+      peak = rank;
       instant = {count, event.time};
     }
     follows = false;
@@ -346,8 +350,6 @@ absl::StatusOr<std::string> ProfileAt(RecordingReader& recording, const Recorded
 }
 
 absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path) {
-  struct stat info;
-  if (stat(path.c_str(), &info) == 0) CountInput(static_cast<size_t>(info.st_size));
   ASSIGN_OR_RETURN(std::unique_ptr<RecordingReader> reader, OpenRecordingFile(path));
   const RecordingTables& tables = reader->tables();
   LastState last = LastStateOf(command, path, *reader);

@@ -34,8 +34,9 @@ LastState LastStateOf(const std::string& command, const std::string& path, Recor
 // Returns the instant that `moment` names:
 //   end                 the end of the recording
 //   peak[/MEMORY]       when the bytes in use of MEMORY (AccountName) first reached their highest value; without it, of
-//                       the memory with the highest value of all
-//   pool_peak           the highest bytes in use without the idle memory of pools, of the memory with the highest value
+//                       the device memory with the highest value of all; if none was used, of other memory
+//   pool_peak           the highest bytes in use without the idle memory of pools, of the memory that `peak` chooses by
+//                       this value
 //   peak:TAG=VALUE      the same, of the instants directly after an allocation with this tag
 //   oom[/MEMORY]        before the last allocation that failed (in this memory)
 //   mark:NAME           the last mark with this name, or with a path that ends with "/" and this name
@@ -71,7 +72,7 @@ struct RecordedStates {
 // often that of a program that has freed all (OrderDumps).
 inline constexpr size_t kJudgedStates = 13;
 // Opens a recording and reads all its events, for kJudgedStates states. Prints what it lacks as warnings of the
-// subcommand `command`. Its size counts for the memory limit. Errors: those of OpenRecordingFile and SerializePprof.
+// subcommand `command`. Errors: those of OpenRecordingFile and SerializePprof.
 absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const std::string& path);
 
 }  // namespace hbmprof::tool

@@ -128,7 +128,7 @@ class TimelineMaker {
     constexpr size_t kMaxMarks = 10000;  // reached by a program whose allocations fail in a loop
     constexpr size_t kMaxInstants = 100;
     const bool is_failed = event.kind == RecordedKind::kFailed;
-    if ((!is_failed && event.kind != RecordedKind::kMark) || timeline_.marks.size() == kMaxMarks) return false;
+    if ((!is_failed && event.kind != RecordedKind::kMark) || ++timeline_.mark_count > kMaxMarks) return false;
     Timeline::Mark& mark = timeline_.marks.emplace_back();
     mark.time = time;
     if (is_failed) {
@@ -139,6 +139,7 @@ class TimelineMaker {
     } else {
       mark.name = tables_.marks[event.id].name;
       if (internal::IsReport(mark.name)) mark.kind = Timeline::MarkKind::kReport;
+      if (mark.name == internal::kOffMark) mark.kind = Timeline::MarkKind::kOff;
     }
     if (++mark_counts_[is_failed ? 1 : 0] > kMaxInstants) return false;
     mark.instant = timeline_.times.size();

@@ -46,8 +46,8 @@ struct Timeline {
     std::vector<std::optional<int64_t>> driver_in_use;
     std::vector<std::optional<int64_t>> unaccounted;
   };
-  // kReport: the report of a failed allocation, which follows its kFailed.
-  enum class MarkKind { kProfile, kFailed, kReport };
+  // kReport: the report of a failed allocation, which follows its kFailed. kOff: recording was turned off.
+  enum class MarkKind { kProfile, kFailed, kReport, kOff };
   struct Mark {
     int64_t time = 0;
     MarkKind kind = MarkKind::kProfile;
@@ -58,9 +58,10 @@ struct Timeline {
     std::optional<size_t> instant;  // of the first marks and the first failed allocations
   };
   int64_t duration = 0;
-  std::vector<int64_t> times;    // of the instants: the ends of the intervals, the start, peaks and marks
-  std::vector<Memory> memories;  // those in which a call site allocates
-  std::vector<Mark> marks;
+  std::vector<int64_t> times;                // of the instants: the ends of the intervals, the start, peaks and marks
+  std::vector<Memory> memories;              // those in which a call site allocates
+  std::vector<Mark> marks;                   // the first 10,000
+  size_t mark_count = 0;                     // of all
   std::vector<std::optional<int64_t>> host;  // resident bytes of the process, by instant
 };
 

@@ -18,8 +18,8 @@ constexpr size_t kMostEnded = 100;  // processes
 constexpr std::chrono::hours kKeptTime(1);
 // Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
 constexpr int kWaitMillis = 3'000;
-constexpr int kProfileMillis = 30'000;  // for the whole profile of a process
-constexpr int kPointsPerJudgement = 12;
+constexpr int kProfileMillis = 30'000;              // for the whole profile of a process
+constexpr std::chrono::seconds kJudgementTime(60);  // between two judgements of a process
 // Nobody has asked for a judgement for the metrics, so it must not take much memory.
 constexpr int64_t kMostJudgedBytes = 16 << 20;
 constexpr size_t kMostLabelBytes = 200;
@@ -98,14 +98,18 @@ void Fleet::RecordHistory() {
 }
 
 void Fleet::Judge() {
-  while (WaitFor(kPointsPerJudgement * options_.interval_s)) {
+  while (WaitFor(1)) {
     std::vector<LiveProcess> processes;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      if (!std::exchange(are_metrics_read_, false)) continue;
-      for (const auto& [key, course] : courses_) {
-        if (course.last == now_) processes.push_back(course.process);
+      if (!are_metrics_read_) continue;
+      const Time now = std::chrono::steady_clock::now();
+      for (auto& [key, course] : courses_) {
+        if (course.last != now_ || now < course.next_judgement) continue;
+        course.next_judgement = now + kJudgementTime;
+        processes.push_back(course.process);
       }
+      are_metrics_read_ = processes.empty();
     }
     for (const LiveProcess& process : processes) {
       try {
@@ -122,8 +126,7 @@ std::string Fleet::FindingMetrics(const LiveProcess& process) const {
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto course = courses_.find({process.pid, process.id});
   if (course == courses_.end() || course->second.explain.is_null()) return "";
-  const std::chrono::duration<double> age = now_ - course->second.explained;
-  if (age.count() > 3 * kPointsPerJudgement * options_.interval_s) return "";
+  if (std::chrono::steady_clock::now() - course->second.explained > 3 * kJudgementTime) return "";
   const Json& answer = course->second.explain;
   std::set<std::string> samples;  // two findings can have the same labels
   for (const Json& finding : answer["findings"]) {
@@ -253,6 +256,7 @@ std::string Fleet::Metrics() {
   }
   std::vector<std::string> silent;
   const absl::StatusOr<std::vector<LiveProcess>> processes = ListProcesses(options_.directory, &silent, kWaitMillis);
+  if (!processes.ok() && !absl::IsNotFound(processes.status())) silent.push_back(MessageOf(processes.status()));
   std::vector<std::string> paths;
   if (processes.ok()) {
     for (const LiveProcess& process : *processes) paths.push_back(process.socket);

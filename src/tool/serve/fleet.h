@@ -59,8 +59,8 @@ class Fleet {
   absl::StatusOr<std::string> Report(const Selection& selection);
 
   // Returns the metrics of all processes, with hbmprof_process_up, which is 0 for those that do not answer, and with
-  // the findings in the last answer of Explain, for which each process is asked once in twelve points of the history
-  // while metrics are read.
+  // the findings in the last answer of Explain, for which each process is asked once a minute while metrics are read.
+  // A folder that cannot be used counts as a process that does not answer.
   std::string Metrics();
 
  private:
@@ -72,6 +72,7 @@ class Fleet {
     std::deque<int64_t> bytes;  // in use
     Json explain;               // null: nobody has asked
     Time explained;             // when it was asked
+    Time next_judgement;        // not earlier
   };
   using Answers = std::vector<std::pair<LiveProcess, std::string>>;
 

@@ -91,8 +91,7 @@ std::optional<HttpResponse> RefusalOf(const HttpServerOptions& options, const Re
   if (!IsAllowedHost(request, options.hosts)) {
     return TextResponse(403, "The header Host is neither an IP address, nor localhost, nor a name that --host allows.");
   }
-  if (!options.token.empty() && !HasToken(request, options.token))
-    return TextResponse(401, "The token is missing or wrong.");
+  if (options.token && !HasToken(request, options.token())) return TextResponse(401, "The token is missing or wrong.");
   if (Field(request, "Sec-Fetch-Site") == "cross-site" && Field(request, "Sec-Fetch-Mode") != "navigate") {
     return TextResponse(403, "A page of another site must not read this.");
   }

@@ -35,8 +35,9 @@ bool IsIpAddress(const std::string& text);
 struct HttpServerOptions {
   std::string address = "127.0.0.1";  // an IP address to listen on
   int port = 0;                       // 0: any free port
-  // Not "": a request must have it as a bearer token, or as the password of the scheme Basic.
-  std::string token;
+  // Not null: returns what a request must have as a bearer token, or as the password of the scheme Basic. One thread
+  // calls it, for each request.
+  std::function<std::string()> token;
   // Names that are allowed in the header Host, besides "localhost" and IP addresses.
   std::vector<std::string> hosts;
   // How long a client may take to send its request, in seconds. To receive the answer, it may take six times this time.

@@ -255,6 +255,7 @@ absl::StatusOr<std::string> FindTorchLibrary(const std::string& folder) {
   std::string package = folder;
   if (folder.empty()) {
     constexpr char kFind[] =
+        "ulimit -S -d $(ulimit -H -d); "  // of the memory of this command
         "python3 -c 'import importlib.util\n"
         "print(importlib.util.find_spec(\"torch\").submodule_search_locations[0])' 2>/dev/null";
     if (std::FILE* const output = popen(kFind, "r")) {
@@ -278,6 +279,7 @@ absl::StatusOr<Replay> RunReplay(const History& history, const std::string& libr
   const pid_t child = fork();
   if (child < 0) return absl::ErrnoToStatus(errno, "fork");
   if (child == 0) {
+    LiftMemoryLimit();
     // The libraries print warnings.
     if (const int null = open("/dev/null", O_WRONLY | O_CLOEXEC); null >= 0) dup2(null, STDERR_FILENO);
     const Replay replay = ReplayHere(history, library, settings, limit);

@@ -25,27 +25,10 @@ std::optional<size_t> PeakOfFreed(const ProfileSet& profiles) {
   return peak.has_value() && has(*peak) ? peak : std::nullopt;
 }
 
-// Returns a line for each warning of the file, one if allocations were dropped, one if values of tags were, and one for
-// each memory space in its comments: in use, limit, peak, also that of the device if it is more than 1 % higher, and
-// unaccounted.
+// Returns a line for each memory space in the comments of the file: in use, limit, peak, also that of the device if it
+// is more than 1 % higher, and unaccounted.
 std::string DeviceLines(const ProfileSet::File& file, bool exact) {
   std::string text;
-  for (const std::string& warning : file.info.warnings) {
-    const std::string since = OffSince({warning});
-    const char* const kind = absl::StrContains(warning, kOutOfMemory) ? "" : "INCOMPLETE: ";
-    text += (since.empty() ? Colored(Cat(kind, Visible(warning)), Tone::kWarning) : OffText(since)) + "\n";
-  }
-  for (const Comment& tracker : file.info.trackers) {
-    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
-    if (const int64_t tags = tracker.Number("dropped_tag_values").value_or(0); tags > 0) {
-      text += Cat("note: ", tags, " tags became `other` or had no effect: a process keeps 1,000 values of a tag\n");
-    }
-    if (dropped == 0) continue;
-    text += Colored(Cat("INCOMPLETE: ", dropped, " allocations of ",
-                        Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded"),
-                    Tone::kWarning) +
-            "\n";
-  }
   for (const ProfileInfo::Device& device : file.info.devices) {
     const auto size = [&](const char* key) { return Bytes(device.Number(key).value_or(0), exact); };
     text += Cat(Visible(device.memory()), ": in use ", size("in_use"));
@@ -121,6 +104,33 @@ std::string OffText(const std::string& since) {
                  Tone::kWarning);
 }
 
+void AddProblems(const ProfileSet::File& file, bool exact, Answer& answer) {
+  for (const std::string& warning : file.info.warnings) {
+    const std::string since = OffSince({warning});
+    const bool is_lack = !absl::StrContains(warning, kOutOfMemory);
+    if (is_lack) answer.json["problems"].push_back(warning);
+    if (since.empty()) {
+      answer.text += Colored(Cat(is_lack ? "INCOMPLETE: " : "", Visible(warning)), Tone::kWarning) + "\n";
+      continue;
+    }
+    answer.text += OffText(since) + "\n";
+    answer.json["recording_off"] = true;
+    answer.exit_code = kFinding;
+  }
+  for (const Comment& tracker : file.info.trackers) {
+    const int64_t dropped = tracker.Number("dropped_records").value_or(0);
+    if (const int64_t tags = tracker.Number("dropped_tag_values").value_or(0); tags > 0) {
+      answer.text +=
+          Cat("note: ", tags, " tags became `other` or had no effect: a process keeps 1,000 values of a tag\n");
+    }
+    if (dropped == 0) continue;
+    const std::string problem = Cat(dropped, " allocations of ",
+                                    Bytes(tracker.Number("dropped_bytes").value_or(0), exact), " were not recorded");
+    answer.json["problems"].push_back(problem);
+    answer.text += Colored("INCOMPLETE: " + problem, Tone::kWarning) + "\n";
+  }
+}
+
 Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t total, const std::string& summary) {
   Answer answer(is_json);
   answer.json.update({{"files", query.profiles.PathsFrom(base_files)},
@@ -129,17 +139,12 @@ Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t
                       {"total", total}});
   const std::vector<ProfileSet::File>& files = query.profiles.files();
   for (size_t i = 0; i < files.size(); ++i) {
-    answer.text +=
-        Cat(base_files == 0  ? ""
-            : i < base_files ? "base  "
-                             : "now   ",
-            Visible(files[i].path), "  ", FormatTime(files[i].time_nanos), "\n", DeviceLines(files[i], query.exact));
-    for (const std::string& warning : files[i].info.warnings) {
-      if (!absl::StrContains(warning, kOutOfMemory)) answer.json["problems"].push_back(warning);
-    }
-    if (OffSince(files[i].info.warnings).empty()) continue;
-    answer.json["recording_off"] = true;
-    answer.exit_code = kFinding;
+    answer.text += Cat(base_files == 0  ? ""
+                       : i < base_files ? "base  "
+                                        : "now   ",
+                       Visible(files[i].path), "  ", FormatTime(files[i].time_nanos), "\n");
+    AddProblems(files[i], query.exact, answer);
+    answer.text += DeviceLines(files[i], query.exact);
   }
   answer.text += summary + "\n";
   if (query.all_freed) {

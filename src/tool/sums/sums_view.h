@@ -56,9 +56,13 @@ absl::StatusOr<int64_t> FailOverLimit(const std::string& text, const std::string
 // Returns the line that a process has stopped recording, for the time OffSince, for PrintVisible, without a line feed.
 std::string OffText(const std::string& since);
 
+// Adds what is to be known of a file: a line for each warning, one if allocations were dropped, one if values of tags
+// were. What it lacks is also in "problems". If the process had stopped recording, that is a finding.
+void AddProblems(const ProfileSet::File& file, bool exact, Answer& answer);
+
 // Begins the answer to a query: the files, of which the first `base_files` are the base, with a line for each memory
-// space in their comments; the sample type; the total; and what is to be known of the values. `summary`: the line on
-// the values, for PrintVisible. The exit code is that of a finding if a process had stopped recording.
+// space in their comments, and AddProblems; the sample type; the total; and what is to be known of the values.
+// `summary`: the line on the values, for PrintVisible.
 Answer AnswerTo(const SumsQuery& query, bool is_json, size_t base_files, int64_t total, const std::string& summary);
 
 // A column of values of the sample type.

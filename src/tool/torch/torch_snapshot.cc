@@ -18,6 +18,7 @@
 #include "src/export/utf8.h"
 #include "src/symbolize/demangle.h"
 #include "src/tool/reader/blocks.h"
+#include "src/tool/util/files.h"
 
 namespace hbmprof::tool {
 namespace {
@@ -474,6 +475,7 @@ absl::StatusOr<std::unique_ptr<RecordingReader>> OpenRecordingFile(const std::st
                     ": there is no such file; here, the file of a whole recording or of a snapshot is needed, not a "
                     "moment, a process or standard input");
   }
+  CountInput(static_cast<size_t>(info.st_size));
   if (!IsPickle(path)) return RecordingReader::Open(path);
   TorchSnapshot own;
   if (snapshot == nullptr) snapshot = &own;

@@ -71,7 +71,7 @@ absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot);
 
 // Opens a recording, or a snapshot of PyTorch as a recording: its end is the state of the snapshot, and its events are
 // those of the trace, which are held in memory. If `snapshot` is not null, it must be empty; it is filled if the file
-// is one. Errors: those of RecordingReader::Open and ReadPickle.
+// is one. The size of the file counts for the memory limit. Errors: those of RecordingReader::Open and ReadPickle.
 absl::StatusOr<std::unique_ptr<internal::RecordingReader>> OpenRecordingFile(const std::string& path,
                                                                              TorchSnapshot* snapshot = nullptr);
 

@@ -133,11 +133,8 @@ void EnforceMemoryLimit(const std::string& name) {
   limited_command = name;
   // This does not throw an exception, because destructors can allocate too, for example that of a JSON value.
   std::set_new_handler([] {
-    if (rlimit limit; getrlimit(RLIMIT_DATA, &limit) == 0) {
-      limit.rlim_cur = limit.rlim_max;
-      setrlimit(RLIMIT_DATA, &limit);
-    }
-    // The limit, or the machine has no more memory. A recording has no input: it is not read into memory.
+    LiftMemoryLimit();
+    // The limit, or the machine has no more memory.
     PrintError(limited_command,
                Cat("needs more memory than ", Bytes(static_cast<int64_t>(MemoryFor(counted_bytes))), ", the limit",
                    counted_bytes == 0 ? "" : Cat(" for ", Bytes(static_cast<int64_t>(counted_bytes)), " of input"),
@@ -146,6 +143,13 @@ void EnforceMemoryLimit(const std::string& name) {
     _exit(kUnusable);
   });
   ApplyLimit();
+}
+
+void LiftMemoryLimit() {
+  rlimit limit;
+  if (getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_DATA, &limit);
 }
 
 void CountInput(size_t bytes) {

@@ -38,9 +38,10 @@ size_t MemoryFor(size_t input_bytes);
 
 // Limits the memory of this process to MemoryFor(the size of all files that it reads). An allocation beyond the limit
 // ends the process with an error message of the subcommand `name` and kUnusable. Call it only in processes that only
-// read profiles, because child processes inherit the limit. Has no effect under a sanitizer, whose own memory would
-// count.
+// read profiles. Has no effect under a sanitizer, whose own memory would count.
 void EnforceMemoryLimit(const std::string& name);
+// Ends the limit. For a child process, which inherits it.
+void LiftMemoryLimit();
 
 // Adds the size of a file that was read, or what is missing to the least input of a compressed file. Has no effect
 // without EnforceMemoryLimit; after it, only one thread may call it.
