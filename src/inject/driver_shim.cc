@@ -126,6 +126,7 @@ template <typename Queries>
     const std::optional<size_t> bytes = request.bytes == 0 ? std::nullopt : std::optional(request.bytes);
     AllocationFailed({name, bytes, driver.DeviceName(request.device), request.space, limit, in_use}, caller);
   });
+  Queries().RestoreLastError();
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }
 

@@ -35,6 +35,7 @@
 namespace hbmprof::internal {
 namespace hip_driver {
 extern "C" {
+int hipGetLastError();
 int hipMemAddressReserve(CUdeviceptr*, size_t, size_t, CUdeviceptr, Flags64);
 #define CALL(name, parameters, arguments, role) int name parameters;
 #define QUERY CALL_OF_DRIVER
@@ -407,6 +408,59 @@ TEST(HipTest, ReleasedMemoryIsHeldUntilItsAddressesAreFreed) {
   expect_agreement(3 * kBytes);
   ASSERT_EQ(hip::hipMemAddressFree(addresses, 4 * kBytes), 0);
   expect_agreement(0);
+}
+
+TEST(HipTest, AResetEndsTheMemoryOfTheDevice) {
+  ASSERT_EQ(hip::hipSetDevice(1), 0);
+  const hip::MemAllocationProp properties = {1, 0, {1, 1}};
+  hip::MemPoolProps of_pool = {1, 0, {1, 1}, nullptr, 0, {}};
+  CUdeviceptr linear = 0, ordered = 0, managed = 0;
+  hip::CUmemGenericAllocationHandle handle = 0;
+  Handle pool = nullptr;
+  void* host = nullptr;
+  const int64_t of_other = Stats("GPU:0").bytes_in_use;
+  const int64_t foreign = Tracked().foreign_frees;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_EQ(hip::hipMalloc(&linear, 1000), 0);
+    ASSERT_EQ(hip::hipMallocAsync(&ordered, 2000, nullptr), 0);
+    ASSERT_EQ(hip::hipMemCreate(&handle, 4000, &properties, 0), 0);
+    ASSERT_EQ(hip::hipMemPoolCreate(&pool, &of_pool), 0);
+    EXPECT_EQ(Profile().SumWhere("inuse_space", "device", "GPU:1"), 7000 + i * (8192 + 3000));
+    if (i == 0) {
+      ASSERT_EQ(hip::hipHostMalloc(&host, 8192, 0), 0);
+      ASSERT_EQ(hip::hipMallocManaged(&managed, 3000, 1), 0);
+    }
+    ASSERT_EQ(hip::hipDeviceReset(), 0);
+    EXPECT_EQ(Profile().SumWhere("inuse_space", "device", "GPU:1"), 8192 + 3000);
+    EXPECT_EQ(Stats("GPU:1").bytes_in_use, 0);
+  }
+  ASSERT_EQ(hip::hipMemCreate(&handle, 4000, &properties, 0), 0);
+  EXPECT_EQ(hip::hipMemRelease(handle), 0);
+  EXPECT_EQ(hip::hipHostFree(host), 0);
+  EXPECT_EQ(hip::hipFree(managed), 0);
+  EXPECT_EQ(Profile().SumWhere("inuse_space", "device", "GPU:1"), 0);
+  EXPECT_EQ(Stats("GPU:0").bytes_in_use, of_other);
+  EXPECT_EQ(Tracked().foreign_frees, foreign);
+  EXPECT_EQ(hip::hipSetDevice(0), 0);
+}
+
+TEST(HipTest, TheErrorOfAFailedCallStaysTheLastOne) {
+  CUdeviceptr ptr = 0;
+  ASSERT_EQ(hip::hipMalloc(&ptr, 2 * kCapacity), 2);
+  EXPECT_EQ(hip::hipGetLastError(), 2);
+  EXPECT_EQ(hip::hipGetLastError(), 0);
+}
+
+TEST(HipTest, TheKindOfAPoolIsThatOfItsMemory) {
+  Handle pool = nullptr;
+  CUdeviceptr ptr = 0;
+  const hip::MemPoolProps properties = {2, 0, {1, 0}, nullptr, 0, {}};
+  const int64_t before = Stats("GPU:0", MemorySpace::kManaged).bytes_in_use;
+  ASSERT_EQ(hip::hipMemPoolCreate(&pool, &properties), 0);
+  ASSERT_EQ(hip::hipMallocFromPoolAsync(&ptr, 5000, pool, nullptr), 0);
+  EXPECT_EQ(Stats("GPU:0", MemorySpace::kManaged).bytes_in_use - before, 5000);
+  EXPECT_EQ(hip::hipFreeAsync(ptr, nullptr), 0);
+  EXPECT_EQ(hip::hipMemPoolDestroy(pool), 0);
 }
 
 hbmprof_test::CommandResult RunPython(const std::string& argument, const std::string& libraries,

@@ -67,6 +67,8 @@ class PhysicalMemory {
   int Unmap(uint64_t address, size_t bytes, bool* has_ended, bool keeps = false, const Caller& caller = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Call after records of physical memory have ended otherwise: forgets its handles and mappings.
+  void RemoveEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all handles and mappings. Does not change records.
@@ -289,6 +291,8 @@ class DriverPools {
   void Created(const void* handle, const DriverPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it. Is no cancellation point.
   void Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for all pools of the device.
+  void RemoveDevice(int device) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
   template <typename Visit>
   void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {
