@@ -588,6 +588,80 @@ TEST(AscendTest, PhysicalMemoryCountsUntilItIsUnmapped) {
   EXPECT_EQ(Stats("NPU:1").bytes_in_use, 0);
 }
 
+TEST(AscendTest, ManagedMemoryAndHostMemoryAreOnTheirSides) {
+  void* managed = nullptr;
+  ascend::Handle handle = 0;
+  const int64_t of_device = Stats("NPU:0").bytes_in_use;
+  ASSERT_EQ(ascend::halMemAlloc(&managed, 5000, 7 << 10), 0);
+  EXPECT_EQ(Stats("NPU:0", MemorySpace::kManaged).bytes_in_use, 5000);
+  const ascend::MemProperties on_numa_node = {2, 3, 33};
+  ASSERT_EQ(ascend::halMemCreate(&handle, 2 << 20, &on_numa_node, 0), 0);
+  EXPECT_EQ(Stats("NPU:0", MemorySpace::kPinnedHost).bytes_in_use, 2 << 20);
+  EXPECT_EQ(Stats("NPU:0").bytes_in_use, of_device);
+  EXPECT_EQ(ascend::halMemFree(managed), 0);
+  EXPECT_EQ(ascend::halMemRelease(handle), 0);
+}
+
+TEST(AscendTest, RegisteredMemoryOfTheDriverKeepsItsRecord) {
+  enum { kHostForDevice, kHostSvmForDevice, kDeviceForHost };
+  char of_program[4096];
+  void *ptr = nullptr, *mapped = nullptr;
+  const TrackerStats tracked = Tracked();
+  ASSERT_EQ(ascend::halMemAlloc(&ptr, 1 << 20, kApp | kDevice | 2), 0);
+  ASSERT_EQ(ascend::halHostRegister(ptr, 4096, 1 << 16 | kDeviceForHost, 2, &mapped), 0);
+  ASSERT_EQ(ascend::halHostRegister(of_program, sizeof(of_program), kHostForDevice, 2, &mapped), 0);
+  EXPECT_EQ(Stats("NPU:2").bytes_in_use, 1 << 20);
+  EXPECT_EQ(Stats("NPU:2", MemorySpace::kPinnedHost).bytes_in_use, 4096);
+  EXPECT_EQ(ascend::halHostUnregister(ptr, 2), 0);
+  EXPECT_EQ(ascend::halHostUnregisterEx(of_program, 2, 0), 0);
+  EXPECT_EQ(Stats("NPU:2").bytes_in_use, 1 << 20);
+  EXPECT_EQ(Stats("NPU:2", MemorySpace::kPinnedHost).bytes_in_use, 0);
+  EXPECT_EQ(ascend::halMemFree(ptr), 0);
+  EXPECT_EQ(Stats("NPU:2").bytes_in_use, 0);
+  EXPECT_EQ(Tracked().foreign_frees, tracked.foreign_frees);
+  EXPECT_EQ(Tracked().replaced_records, tracked.replaced_records);
+}
+
+TEST(AscendTest, AClosedDeviceHasNoMemory) {
+  const ascend::MemProperties properties = {1, 4, 45};
+  const std::vector<std::pair<const char*, int (*)()>> kCloses = {
+      {"halDeviceClose", [] { return ascend::halDeviceClose(4, nullptr); }},
+      {"halMemAgentClose", [] { return ascend::halMemAgentClose(4, 0); }}};
+  const int64_t foreign = Tracked().foreign_frees;
+  for (const auto& [name, close] : kCloses) {
+    SCOPED_TRACE(name);
+    void *ptr = nullptr, *host = nullptr, *of_other = nullptr;
+    ascend::Handle handle = 0;
+    ASSERT_EQ(ascend::halMemAlloc(&ptr, 1 << 20, kApp | kDevice | 4), 0);
+    ASSERT_EQ(ascend::halMemAlloc(&host, 4096, kApp | kHost | 4), 0);
+    ASSERT_EQ(ascend::halMemAlloc(&of_other, 3000, kApp | kDevice | 5), 0);
+    ASSERT_EQ(ascend::halMemCreate(&handle, 2 << 20, &properties, 0), 0);
+    ASSERT_EQ(ascend::halMemMap(0x300000000, 2 << 20, 0, handle, 0), 0);
+    constexpr uint32_t kHostUser = 2;
+    ASSERT_EQ(ascend::halDeviceClose(4, &kHostUser), 0);
+    EXPECT_EQ(Stats("NPU:4").bytes_in_use, 3 << 20);
+    ASSERT_EQ(close(), 0);
+    EXPECT_EQ(Stats("NPU:4").bytes_in_use, 0);
+    EXPECT_EQ(Stats("NPU:5").bytes_in_use, 3000);
+    EXPECT_EQ(Stats("NPU:4", MemorySpace::kPinnedHost).bytes_in_use, 4096);
+    EXPECT_EQ(ascend::halMemFree(host), 0);
+    EXPECT_EQ(ascend::halMemFree(of_other), 0);
+  }
+  EXPECT_EQ(Tracked().foreign_frees, foreign);
+}
+
+TEST(AscendTest, ImportedMemoryCountsWhileItIsMapped) {
+  ascend::Handle handle = 0;
+  const int64_t foreign = Tracked().foreign_frees;
+  ASSERT_EQ(ascend::halMemImportFromShareableHandleV2(1, nullptr, 0, &handle), 0);
+  ASSERT_EQ(ascend::halMemMapNoAccess(0x400000000, 2 << 20, 0, handle, 0), 0);
+  EXPECT_EQ(Profile().SumWhere("inuse_space", "kind", "external"), 2 << 20);
+  ASSERT_EQ(ascend::halMemUnmap(0x400000000), 0);
+  ASSERT_EQ(ascend::halMemRelease(handle), 0);
+  EXPECT_EQ(Profile().SumWhere("inuse_space", "kind", "external"), 0);
+  EXPECT_EQ(Tracked().foreign_frees, foreign);
+}
+
 void AllocateIn(const char* library, void** ptr, int bytes, int module) {
   void* const loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(loaded, nullptr) << dlerror();
