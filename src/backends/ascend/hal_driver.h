@@ -29,6 +29,8 @@ struct MemInfo {
   unsigned long others[60];
 };
 
+inline constexpr Flags kPageFlags = Flags{1} << 17 | Flags{1} << 31;  // huge pages, pages of 1 GiB
+
 // The flags of halMemAlloc: bits 0 to 9 are the device, 10 to 13 the kind, 56 to 63 the module.
 inline Place PlaceOf(Flags flags) {
   // Shared by host and device, device, host, DVPP, host agent, addresses only, host, managed.

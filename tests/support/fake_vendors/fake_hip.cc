@@ -1,7 +1,7 @@
 // A substitute for AMD's libamdhip64.so.7 without a device: hbmprof's table of it, as far as the tests call it, with
-// the symbol versions of AMD's library (fake_hip.map). Physical memory is kept until its addresses are freed. As in ROCm
-// 6.3, each call sets the thread's last error, also a call that succeeds; here those that hbmprof makes, and those that
-// allocate or free.
+// the symbol versions of AMD's library (fake_hip.map). Physical memory is kept until its addresses are freed. As in
+// ROCm 6.3, each call sets the thread's last error, also a call that succeeds; here those that hbmprof makes, and those
+// that allocate or free.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -137,9 +137,7 @@ int hipMemPoolDestroy(Handle pool) {
   const std::lock_guard<std::mutex> hold(pools().mutex);
   return Return(pools().of.erase(pool) == 1 ? kSuccess : kInvalidValue);
 }
-int hipDeviceGetDefaultMemPool(Handle* pool, int device) {
-  return *pool = &pools().defaults[device], Return(kSuccess);
-}
+int hipDeviceGetDefaultMemPool(Handle* pool, int device) { return *pool = &pools().defaults[device], Return(kSuccess); }
 // AMD's does not check the pool.
 int hipMemPoolGetAttribute(Handle pool, int, void* value) {
   const std::lock_guard<std::mutex> hold(pools().mutex);
@@ -152,6 +150,16 @@ int hipMallocArray(Handle* array, const ChannelFormat* format, size_t width, siz
   return MakeHandle(array, CudaArrayBytes(ArrayOf(*format, {width, height, 0}, flags)));
 }
 int hipFreeArray(Handle array) { return EndHandle(array); }
+
+// An import fails with this error for any reason.
+int hipImportExternalMemory(Handle*, const ExternalMemoryHandleDesc*) { return Return(kErrorOutOfMemory); }
+int hipMemPoolImportPointer(CUdeviceptr*, Handle, Opaque*) { return Return(kErrorOutOfMemory); }
+
+int hipGraphCreate(Handle* graph, Flags) { return *graph = std::malloc(1), Return(kSuccess); }
+int hipGraphAddMemAllocNode(Handle*, Handle, const Handle*, size_t, MemAllocNodeParams* params) {
+  return Make(&params->address, params->bytes, false, -1);
+}
+int hipGraphAddNode(Handle*, Handle, const Handle*, size_t, GraphNodeParams*) { return Return(kSuccess); }
 
 int hipMemCreate(CUmemGenericAllocationHandle* handle, size_t bytes, const MemAllocationProp* p, Flags64) {
   return Make(handle, bytes, true, p->location.id);

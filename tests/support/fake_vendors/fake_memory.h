@@ -29,8 +29,8 @@ class Memory {
     return *memory;
   }
 
-  // Returns 0 if there is no memory. Memory that is not on the device takes nothing of the capacity. `owner`: the device
-  // whose end frees it; -1: none.
+  // Returns 0 if there is no memory. Memory that is not on the device takes nothing of the capacity. `owner`: the
+  // device whose end frees it; -1: none.
   uintptr_t Allocate(size_t bytes, bool is_on_device = true, int owner = -1) {
     const std::lock_guard<std::mutex> hold(mutex_);
     if (bytes > Capacity() || (is_on_device && bytes > Capacity() - used_)) return 0;
