@@ -52,15 +52,12 @@ inline Place RegisteredPlace(unsigned device, unsigned flags) {
   const bool is_known = type == 1 || type == 2 || type == 4;
   return {static_cast<int>(device), is_known ? MemoryKind::kAlias : MemoryKind::kPinnedHost};
 }
-inline size_t RegisteredBytes(Flags bytes, unsigned flags) {
-  return RegisteredPlace(0, flags).kind == MemoryKind::kAlias ? 0 : bytes;
-}
 
 inline constexpr uint32_t kCloseHostUser = 2;  // before a snapshot of the process: the device keeps its memory
 inline bool StaysAtClose(MemoryKind kind) { return kind == MemoryKind::kPinnedHost || kind == MemoryKind::kManaged; }
 
-// Reserved addresses are no memory.
-inline size_t RecordedBytes(Flags bytes, Flags flags) { return PlaceOf(flags).kind == MemoryKind::kAlias ? 0 : bytes; }
+// Reserved addresses, and registered memory that has a record already, are no memory.
+inline size_t RecordedBytes(Flags bytes, const Place& place) { return place.kind == MemoryKind::kAlias ? 0 : bytes; }
 
 // The component of CANN that asks for memory, by its module id.
 std::string Component(uint64_t module);

@@ -120,7 +120,6 @@ void DriverAdapter::EndMemory(int device, bool (*stays)(MemoryKind kind)) {
   ForEachRange([&](const auto& range) { keep(range.record); });
   profiler_.DropDevice(id, std::nullopt, std::move(kept));
   shared_.RemoveDevice(id);
-  physical_.RemoveEnded();
   DriverRanges::Changed();
 }
 

@@ -120,19 +120,6 @@ int PhysicalMemory::Unmap(uint64_t address, size_t bytes, bool* has_ended, bool 
   return count;
 }
 
-void PhysicalMemory::RemoveEnded() {
-  MutexLock lock(mutex_);
-  const auto remove_from = [this](auto& entries, const auto& memory_of) {
-    for (auto one = entries.begin(); one != entries.end();) {
-      const Physical& memory = *memory_of(one->second);
-      const bool has_ended = memory.recorded && !profiler_.FindBuffer(memory.id).has_value();
-      one = has_ended ? entries.erase(one) : std::next(one);
-    }
-  };
-  remove_from(handles_, [](const auto& memory) { return memory; });
-  remove_from(mappings_, [](const Mapping& mapping) { return mapping.memory; });
-}
-
 std::vector<BufferId> PhysicalMemory::Live() const {
   MutexLock lock(mutex_);
   std::set<uint64_t> ids;

@@ -67,8 +67,6 @@ class PhysicalMemory {
   int Unmap(uint64_t address, size_t bytes, bool* has_ended, bool keeps = false, const Caller& caller = {})
       ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Call after records of physical memory have ended otherwise: forgets its handles and mappings.
-  void RemoveEnded() ABSL_LOCKS_EXCLUDED(mutex_);
   // Returns the records of all live physical memory.
   std::vector<BufferId> Live() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Forgets all handles and mappings. Does not change records.

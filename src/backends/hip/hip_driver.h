@@ -31,16 +31,6 @@ inline Array3dDescriptor ArrayOf(const ChannelFormat& format, const Extent& exte
   return {extent.width, extent.height, extent.depth, kBytes, static_cast<unsigned>(bits) / 8, flags};
 }
 
-inline DriverBuffer ExternalMemory(Handle memory, const ExternalMemoryHandleDesc& description) {
-  return {ExternalMemoryId(memory), description.size, MemoryKind::kExternal};
-}
-// A child graph is always copied: its params have no `ownership`.
-inline GraphNode NodeWithCopy(const GraphNodeParams& params) {
-  GraphNode node = NodeOf(params);
-  node.moved = nullptr;
-  return node;
-}
-
 // Whether memory of this kind stays when its device is reset: that of the context of all devices, if there are several.
 bool StaysAtReset(MemoryKind kind);
 
