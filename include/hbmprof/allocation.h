@@ -87,6 +87,7 @@ enum class NameSpace : uint8_t {
   kPjrtUnknown = 9,
   kTorchMapped = 10,  // mapped memory of an expandable segment
   kOpenclMem = 11,
+  kAscendRegistered = 12,
 };
 
 }  // namespace internal

@@ -102,12 +102,15 @@ struct Request {
   MemorySpace space = MemorySpace::kDevice;
   int device = -1;       // -1: the current one
   void* pool = nullptr;  // null: none that the program has created
+  uint64_t pages = 0;    // which pages the call wants
 };
+constexpr int kNoDevice = -2;  // Request::device of a call that requests no memory
 
 // Reports a wrapped call that has failed with kErrorOutOfMemory.
 template <typename Queries>
 [[gnu::noinline, gnu::cold]] void ReportFailure(const Caller& caller, std::string_view name, Driver& driver,
                                                 Request request) {
+  if (request.device == kNoDevice) return;
   const bool is_reported = TryRun([&] {
     Queries queries;
     // No value if the pool has no limit, or if the driver does not report its bytes in use.
@@ -124,8 +127,10 @@ template <typename Queries>
       tracker->Device(request.device);  // sets the probe of the device if this is its first allocation
     }
     const std::optional<size_t> bytes = request.bytes == 0 ? std::nullopt : std::optional(request.bytes);
-    AllocationFailed({name, bytes, driver.DeviceName(request.device), request.space, limit, in_use}, caller);
+    AllocationFailed({name, bytes, driver.DeviceName(request.device), request.space, limit, in_use}, caller,
+                     request.pages);
   });
+  Queries().RestoreLastError();
   if (!is_reported) PrintMessage("hbmprof: out of device memory, and the host has no memory to report it");
 }
 
@@ -147,6 +152,8 @@ template <typename Queries>
 #define ALLOCATE(id, bytes, kind) ALLOCATE_AS(id, bytes, bytes, kind)
 #define ALLOCATE_ON(id, bytes, place) \
   RECORD(id, bytes, (place).kind, (place).device), bytes, SpaceOf((place).kind), (place).device
+#define ALLOCATE_PAGES(id, bytes, place, pages) ALLOCATE_ON(id, bytes, place), nullptr, pages
+#define IMPORT(...) OTHER(__VA_ARGS__), 0, MemorySpace::kDevice, kNoDevice
 #define ALLOCATE_ASYNC(ptr, bytes, pool, stream, per_thread_default) \
   OTHER(AllocateAsync(caller, call, ptr, bytes, {stream, per_thread_default})), bytes, MemorySpace::kDevice, -1, pool
 #define CREATE(handle, bytes, place)                                                                       \

@@ -27,8 +27,8 @@ void PrepareTracking();
 void TrackingStarts();
 void MemoryEnds();
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
-// wrapper. Throws std::bad_alloc if the host has no memory to report the failure.
-void AllocationFailed(const FailedAllocation& failure, const Caller& caller);
+// wrapper, `pages` says which pages the call wanted. Throws std::bad_alloc if the host has no memory to report it.
+void AllocationFailed(const FailedAllocation& failure, const Caller& caller, uint64_t pages);
 
 // The wrappers call it after a driver's profiler was started or stopped, as by cuProfilerStart.
 void ProfilerCalled(bool starts);

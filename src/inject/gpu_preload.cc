@@ -13,6 +13,7 @@
 #include "src/backends/opencl/layer.h"
 #include "src/base/fork.h"
 #include "src/base/no_cancellation.h"
+#include "src/base/try_run.h"
 #include "src/core/injected/injected.h"
 #include "src/core/profiler_impl.h"
 #include "src/inject/driver_shim.h"
@@ -57,8 +58,8 @@ void ProfilerCalled(bool starts) {
   }
 }
 
-void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
-  if (LeaveFailureToTorch(failure, caller)) return;
+void AllocationFailed(const FailedAllocation& failure, const Caller& caller, uint64_t pages) {
+  if (LeaveFailureToTorch(failure, caller, pages)) return;
   const ScopedCaller scope(caller);
   ReportOutOfMemory(failure);
 }
@@ -66,14 +67,17 @@ void AllocationFailed(const FailedAllocation& failure, const Caller& caller) {
 static Profiler* OpenclProfiler() {
   static std::atomic<bool> has_joined{false};
   if (!BeginEvent()) return nullptr;
-  if (!has_joined.load(std::memory_order_acquire)) {
-    const NoCancellation no_cancellation;
-    hbmprof_injected_join();
-    has_joined.store(true, std::memory_order_release);
-  }
-  MemoryEnds();
-  Profiler& profiler = Profiler::Default();
-  return profiler.enabled() ? &profiler : nullptr;
+  Profiler* profiler = nullptr;
+  static_cast<void>(TryRun([&] {
+    if (!has_joined.load(std::memory_order_acquire)) {
+      const NoCancellation no_cancellation;
+      hbmprof_injected_join();
+      has_joined.store(true, std::memory_order_release);
+    }
+    MemoryEnds();
+    profiler = &Profiler::Default();
+  }));
+  return profiler != nullptr && profiler->enabled() ? profiler : nullptr;
 }
 [[gnu::constructor]] static void RecordOpencl() { opencl_profiler.store(&OpenclProfiler); }
 

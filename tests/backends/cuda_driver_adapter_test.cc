@@ -871,31 +871,39 @@ TEST_F(CudaDriverAdapterTest, ResetEndsContextInUseByThread) {
 // --- Pools, shared memory, code. ---
 
 TEST_F(CudaDriverAdapterTest, QueriedPoolIsNotDestroyed) {
-  void* pool = Handle(0x50);
-  void* other = Handle(0x60);
   const cuda_driver::MemPoolProps on_gpu1{1, 0, {cuda_driver::kLocationDevice, 1}, nullptr, 0, {}};
-  adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
-  std::atomic<bool> asked{true};
-  std::atomic<bool> destroying{false};
-  std::thread destroyer;
-  adapter_.ForEachPool(1, [&](const void* visited) {
-    if (visited != pool) return;
-    destroyer = std::thread([&] {
-      destroying = true;
-      adapter_.DestroyPool(
-          [&] {
-            EXPECT_FALSE(asked);
-            return kSuccess;
-          },
-          pool);
+  for (const bool by_reset : {false, true}) {
+    void* pool = Handle(0x50);
+    void* other = Handle(0x60);
+    adapter_.CreatePool([] { return kSuccess; }, &pool, &on_gpu1);
+    std::atomic<bool> asked{true};
+    std::atomic<bool> destroying{false};
+    std::thread destroyer;
+    const auto destroy = [&] {
+      EXPECT_FALSE(asked);
+      return kSuccess;
+    };
+    adapter_.ForEachPool(1, [&](const void* visited) {
+      if (visited != pool) return;
+      destroyer = std::thread([&] {
+        destroying = true;
+        if (by_reset) {
+          adapter_.EndDevice(destroy, 1, [](MemoryKind) { return false; });
+        } else {
+          adapter_.DestroyPool(destroy, pool);
+        }
+      });
+      while (!destroying) std::this_thread::yield();
+      // No lock is held here. Otherwise this call would never return.
+      adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      asked = false;
     });
-    while (!destroying) std::this_thread::yield();
-    // No lock is held here. Otherwise this call would never return.
-    adapter_.CreatePool([] { return kSuccess; }, &other, &on_gpu1);
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    asked = false;
-  });
-  destroyer.join();
+    destroyer.join();
+    int count = 0;
+    adapter_.ForEachPool(1, [&](const void*) { ++count; });
+    EXPECT_EQ(count, by_reset ? 0 : 1);
+  }
 }
 
 // Between the removal from the table and the driver's call, the thread must not end.

@@ -20,7 +20,7 @@ void PrepareTracking() {}
 void TrackingStarts() {}
 void MemoryEnds() {}
 void MemoryUnmaps(uint64_t, size_t) {}
-void AllocationFailed(const FailedAllocation&, const Caller&) {}
+void AllocationFailed(const FailedAllocation&, const Caller&, uint64_t) {}
 void ProfilerCalled(bool) {}
 bool WasLoadedLate() { return true; }
 void TorchMayHaveBlocks() {}

@@ -1,8 +1,10 @@
 // A program that uses OpenCL: opencl_program PLATFORM CASE. Prints "KIND COUNT BYTES" for what it holds at its end.
+#define _GNU_SOURCE
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
 #include <CL/cl_ext.h>
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -10,6 +12,18 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+void* __libc_malloc(size_t bytes);
+
+// The allocations of libhbmprof_gpu.so fail while it is set.
+static _Atomic int is_starved;
+
+void* malloc(size_t bytes) {
+  struct dl_find_object caller;
+  const int fails = is_starved && _dl_find_object(__builtin_return_address(0), &caller) == 0 &&
+                    strstr(caller.dlfo_link_map->l_name, "libhbmprof_gpu.so") != NULL;
+  return fails ? NULL : __libc_malloc(bytes);
+}
 
 static cl_platform_id platform;
 static cl_device_id device;
@@ -211,6 +225,16 @@ static void forks(void) {
   check(WIFEXITED(status) && WEXITSTATUS(status) == 7, "the child's end");
 }
 
+// The layer's first event, and the end of the buffer, in a thread of the driver.
+static void has_no_memory(void) {
+  is_starved = 1;
+  cl_int error = 1;
+  const cl_mem made = clCreateBuffer(context, CL_MEM_READ_WRITE, 1234, NULL, &error);
+  check(made != NULL && error == CL_SUCCESS, "clCreateBuffer without memory for the layer");
+  check(clReleaseMemObject(made) == CL_SUCCESS && clFinish(queue) == CL_SUCCESS, "clReleaseMemObject");
+  is_starved = 0;
+}
+
 // As a plugin does that looks for devices.
 static void unloads(void) {
   for (int i = 0; i < 2; ++i) {
@@ -258,6 +282,7 @@ int main(int argc, char** argv) {
   if (strcmp(what, "threads") == 0) threads();
   if (strcmp(what, "forks") == 0) forks();
   if (strcmp(what, "unloads") == 0) unloads();
+  if (strcmp(what, "has_no_memory") == 0) has_no_memory();
   printf("limit 1 %lu\n", (unsigned long)total);
   for (int i = 0; i < kKinds; ++i) printf("%s %ld %ld\n", kNames[i], counts[i], sums[i]);
   fflush(stdout);

@@ -101,6 +101,11 @@ class OpenclTest(unittest.TestCase):
         with self.subTest(case):
           self.expect_own_sums(environment, case)
 
+  def test_the_calls_work_without_memory_for_the_layer(self):
+    for environment in self.each():
+      done = run([TOOL, "run", "--output", self.output, "--", PROGRAM, "0", "has_no_memory"], environment)
+      self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
   def test_top_names_the_lines_that_leak(self):
     for environment in self.each():
       done, profile = self.record(environment, PROGRAM, "0", "leaks")

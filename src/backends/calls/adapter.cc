@@ -101,12 +101,24 @@ void DriverAdapter::EndPrimaryContext(int device) {
     kept.insert(kept.end(), owned.begin(), owned.end());
   }
   // Stream-ordered memory that is a segment has the allocator of its pool.
-  for (DriverRanges::Found found; found.last != UINT64_MAX;) {
-    found = DriverRanges::Instance().Find(BufferId(found.last + 1));
-    if (found.changes == 0) break;  // inside the profiler
-    if (found.range.has_allocator) kept.push_back(found.range.record);
-  }
+  ForEachRange([&](const auto& range) {
+    if (range.has_allocator) kept.push_back(range.record);
+  });
   profiler_.DropDevice(id, queries_.StreamOrderedAllocator(), std::move(kept));
+  shared_.RemoveDevice(id);
+  DriverRanges::Changed();
+}
+
+void DriverAdapter::EndMemory(int device, bool (*stays)(MemoryKind kind)) {
+  const DeviceId id = queries_.Device(device);
+  std::vector<BufferId> kept;
+  const auto keep = [&](BufferId record) {
+    const std::optional<LiveBuffer> live = profiler_.FindBuffer(record);
+    if (live.has_value() && stays(live->attributes.kind)) kept.push_back(record);
+  };
+  for (const BufferId record : physical_.Live()) keep(record);
+  ForEachRange([&](const auto& range) { keep(range.record); });
+  profiler_.DropDevice(id, std::nullopt, std::move(kept));
   shared_.RemoveDevice(id);
   DriverRanges::Changed();
 }

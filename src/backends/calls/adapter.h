@@ -271,6 +271,12 @@ class DriverAdapter : public AdapterMemory {
   int ResetPrimaryContext(const Call& call, int device) {
     return ThenChange(call, [&] { EndPrimaryContext(device); });
   }
+  // The device frees all its memory, except that of the kinds for which `stays` returns true. Its pools end.
+  template <typename Call>
+  int EndDevice(const Call& call, int device, bool (*stays)(MemoryKind kind)) {
+    pools_.RemoveDevice(device);
+    return ThenChange(call, [&] { EndMemory(device, stays); });
+  }
   // The last release resets the context.
   template <typename Call>
   int ReleasePrimaryContext(const Call& call, int device) {
@@ -381,6 +387,16 @@ class DriverAdapter : public AdapterMemory {
   // Returns whether the creation of the context was recorded.
   bool EndContext(const void* context);
   void EndPrimaryContext(int device);
+  void EndMemory(int device, bool (*stays)(MemoryKind kind));
+  // Calls visit(range) for each range of memory of all drivers.
+  template <typename Visit>
+  static void ForEachRange(const Visit& visit) {
+    for (DriverRanges::Found found; found.last != UINT64_MAX;) {
+      found = DriverRanges::Instance().Find(BufferId(found.last + 1));
+      if (found.changes == 0) break;  // inside the profiler
+      if (!found.range.record.is_null()) visit(found.range);
+    }
+  }
   Measurement Measure();
   // Returns by how many bytes the device's free memory has decreased; 0 if that cannot be determined.
   size_t BytesSince(const Measurement& before);

@@ -169,6 +169,9 @@ class DriverQueries {
   virtual std::optional<int64_t> FreeBytes() { return std::nullopt; }
   // The bytes of a pool in use.
   virtual std::optional<size_t> PoolBytes(void* /*pool*/) { return std::nullopt; }
+  // Called after queries that follow a call which has failed because there was no memory: makes its error the last one
+  // of the thread again, if queries change that.
+  virtual void RestoreLastError() {}
   // What the driver reports about a device. `id`: the profiler's.
   virtual DeviceProbe Probe(int /*ordinal*/, DeviceId /*id*/) { return {}; }
   // Whether the memory of the thread's context is a part of the baseline now. Physical memory can be created before.

@@ -387,6 +387,14 @@ void DriverPools::Remove(const void* pool) {
   while (destroyed.readers.load(std::memory_order_acquire) != 0) backoff.Wait();
 }
 
+void DriverPools::RemoveDevice(int device) {
+  const void* last = nullptr;
+  while (Pool* const pool = Next(device, &last)) {
+    { const Reader reader(pool); }
+    Remove(last);
+  }
+}
+
 DriverPools::Pool* DriverPools::Find(const void* pool) {
   MutexLock lock(mutex_);
   const auto found = pools_.find(pool);

@@ -289,6 +289,8 @@ class DriverPools {
   void Created(const void* handle, const DriverPool& pool) ABSL_LOCKS_EXCLUDED(mutex_);
   // Call before a pool is destroyed. Waits until no ForEach and no Visit uses it. Is no cancellation point.
   void Remove(const void* pool) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The same for all pools of the device.
+  void RemoveDevice(int device) ABSL_LOCKS_EXCLUDED(mutex_);
   // Calls visit(pool) for every pool of the device. No lock is held during the call, and the pool is not destroyed.
   template <typename Visit>
   void ForEach(int device, const Visit& visit) ABSL_LOCKS_EXCLUDED(mutex_) {

@@ -19,6 +19,12 @@ static const DeviceDriver kDeviceDriver = {
         "GPU:", "hipMallocAsync", &kDeviceDriver                                                                 \
   }
 #include "src/backends/calls/define_driver.inc"
+
+bool StaysAtReset(MemoryKind kind) {
+  int count = 0;
+  if (kind != MemoryKind::kPinnedHost && kind != MemoryKind::kManaged) return false;
+  return query::hipGetDeviceCount(&count) == kCallSucceeded && count > 1;
+}
 }  // namespace hip_driver
 
 using hip_driver::CUdeviceptr;
@@ -42,9 +48,9 @@ int HipDriverInProcess::CurrentDevice() {
 }
 
 DriverQueries::Pointer HipDriverInProcess::DescribePointer(const void* address) {
-  int attributes[16];  // hipPointerAttribute_t: the second one is the device
+  int attributes[16] = {};  // hipPointerAttribute_t: 1 is the device, 6 whether the memory is managed
   if (query::hipPointerGetAttributes(attributes, Address(address)) != kCallSucceeded) return {};
-  return {attributes[1], MemoryKind::kDevice};
+  return {attributes[1], attributes[6] != 0 ? MemoryKind::kManaged : MemoryKind::kDevice};
 }
 
 DriverQueries::Range HipDriverInProcess::AddressRange(const void* address) {
@@ -87,6 +93,16 @@ DeviceProbe HipDriverInProcess::Probe(int ordinal, DeviceId) {
 
 std::optional<size_t> HipDriverInProcess::PoolBytes(void* pool) {
   return static_cast<size_t>(PoolNumber(pool, hip_driver::kPoolUsedCurrent));
+}
+
+// Up to ROCm 6.3 a call that succeeds sets the last error, too. More bytes than a device can have are refused at once.
+void HipDriverInProcess::RestoreLastError() {
+  if (query::hipPeekAtLastError() == hip_driver::kErrorOutOfMemory) return;
+  using Create = int(CUdeviceptr * handle, size_t bytes, const void* properties, hip_driver::Flags64 flags);
+  auto* const create = reinterpret_cast<Create*>(hip_driver::driver.DriverFunction(hip_driver::k_hipMemCreate));
+  constexpr int kOnDevice[32] = {1, 0, hip_driver::kLocationDevice, 0};  // hipMemAllocationProp
+  CUdeviceptr none = 0;
+  if (create != nullptr) create(&none, SIZE_MAX >> 30 << 30, kOnDevice, 0);
 }
 
 }  // namespace hbmprof::internal

@@ -31,6 +31,9 @@ inline Array3dDescriptor ArrayOf(const ChannelFormat& format, const Extent& exte
   return {extent.width, extent.height, extent.depth, kBytes, static_cast<unsigned>(bits) / 8, flags};
 }
 
+// Whether memory of this kind stays when its device is reset: that of the context of all devices, if there are several.
+bool StaysAtReset(MemoryKind kind);
+
 #define CALLS "src/backends/hip/hip_calls.inc"
 #include "src/backends/calls/entries.inc"
 #undef CALLS
@@ -45,6 +48,7 @@ class HipDriverInProcess : public DriverQueries {
   Range AddressRange(const void* address) override;
   Capture CaptureOf(const DriverStream& stream) override;
   std::optional<int64_t> FreeBytes() override { return Probe(CurrentDevice(), {}).bytes_free; }
+  void RestoreLastError() override;
   DeviceProbe Probe(int ordinal, DeviceId id) override;
   std::optional<size_t> PoolBytes(void* pool) override;
 };

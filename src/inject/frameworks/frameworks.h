@@ -104,8 +104,9 @@ void MstxMayHaveBlocks();
 // Call it after a call of the driver, made by `caller`, has failed because there was no memory. Returns true if
 // PyTorch's caching allocator has made the call: then it frees its cached blocks and tries again, and the failure is
 // reported (ReportOutOfMemory) only if PyTorch reports its own out-of-memory error; that of torch_npu, which reports
-// none, if the same call fails again. A later failure of the thread replaces the earlier one.
-bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller);
+// none, if the same call fails again. A later failure of the thread replaces the earlier one. `pages`: which pages the
+// call wanted. A call that differs from the first one only in these belongs to the same attempt.
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller, uint64_t pages);
 // Call it when an allocator of PyTorch has handed out memory: no failure of the thread is left.
 void TorchHasAllocated();
 

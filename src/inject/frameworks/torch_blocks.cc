@@ -88,6 +88,7 @@ struct LeftFailure {
   State state = State::kNone;
   std::string_view call;
   std::optional<size_t> bytes;
+  uint64_t first_pages = 0, last_pages = 0;  // of the calls of the first attempt
   char device[32] = {};
 };
 PerThread<LeftFailure> left_failures;
@@ -220,7 +221,7 @@ void TorchReportsOutOfMemory(int64_t bytes, uint64_t total_allocated, uint64_t t
   }
 }
 
-bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) {
+bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller, uint64_t pages) {
   const bool is_npu = failure.device.substr(0, 4) == "NPU:";
   // Without a report of a block, it is not known that PyTorch calls the functions of report_hooks.h.
   const bool has_cache =
@@ -232,6 +233,10 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   LeftFailure& left = *of_thread;
   const bool is_repeated = left.state == LeftFailure::State::kLeft && left.call == failure.call &&
                            left.bytes == failure.bytes && failure.device == left.device;
+  if (is_npu && is_repeated && pages != left.last_pages) {
+    if (pages != left.first_pages) left.last_pages = pages;
+    return true;
+  }
   left.state = LeftFailure::State::kReported;
   if (!may_be_torch || (is_npu && is_repeated)) return false;
   const StackCapture capture(Unwinder::kAuto);
@@ -248,6 +253,7 @@ bool LeaveFailureToTorch(const FailedAllocation& failure, const Caller& caller) 
   if (call != CallFrom::kYes) return false;
   left.call = failure.call;
   left.bytes = failure.bytes;
+  left.first_pages = left.last_pages = pages;
   left.device[failure.device.copy(left.device, sizeof(left.device) - 1)] = '\0';
   left.state = LeftFailure::State::kLeft;
   return true;

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 
 namespace fake_vendors {
 
@@ -27,15 +29,16 @@ class Memory {
     return *memory;
   }
 
-  // Returns 0 if there is no memory. Memory that is not on the device takes nothing of the capacity.
-  uintptr_t Allocate(size_t bytes, bool is_on_device = true) {
+  // Returns 0 if there is no memory. Memory that is not on the device takes nothing of the capacity. `owner`: the
+  // device whose end frees it; -1: none.
+  uintptr_t Allocate(size_t bytes, bool is_on_device = true, int owner = -1) {
     const std::lock_guard<std::mutex> hold(mutex_);
     if (bytes > Capacity() || (is_on_device && bytes > Capacity() - used_)) return 0;
     void* const made =
         mmap(nullptr, bytes + 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (made == MAP_FAILED) return 0;
     const auto address = reinterpret_cast<uintptr_t>(made);
-    live_[address] = {bytes, is_on_device ? bytes : 0};
+    live_[address] = {bytes, is_on_device ? bytes : 0, owner};
     used_ += live_[address].taken;
     return address;
   }
@@ -44,18 +47,26 @@ class Memory {
     const std::lock_guard<std::mutex> hold(mutex_);
     const auto found = live_.find(address);
     if (found == live_.end()) return false;
-    used_ -= found->second.taken;
-    munmap(reinterpret_cast<void*>(address), found->second.bytes + 1);
+    Unmap(*found);
     live_.erase(found);
     return true;
   }
+  void FreeAllOf(int owner) {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    for (auto one = live_.begin(); one != live_.end();) {
+      const bool ends = one->second.owner == owner;
+      if (ends) Unmap(*one);
+      one = ends ? live_.erase(one) : std::next(one);
+    }
+  }
   // Returns 0 if no allocation contains the address.
-  size_t Find(uintptr_t address, uintptr_t* start) {
+  size_t Find(uintptr_t address, uintptr_t* start, int* owner = nullptr) {
     const std::lock_guard<std::mutex> hold(mutex_);
     auto after = live_.upper_bound(address);
     if (after == live_.begin()) return 0;
     --after;
     *start = after->first;
+    if (owner != nullptr) *owner = after->second.owner;
     return address - after->first < after->second.bytes ? after->second.bytes : 0;
   }
   size_t used() {
@@ -67,7 +78,12 @@ class Memory {
   struct Block {
     size_t bytes = 0;
     size_t taken = 0;
+    int owner = -1;
   };
+  void Unmap(const std::pair<const uintptr_t, Block>& block) {
+    used_ -= block.second.taken;
+    munmap(reinterpret_cast<void*>(block.first), block.second.bytes + 1);
+  }
   std::mutex mutex_;
   std::map<uintptr_t, Block> live_;
   size_t used_ = 0;

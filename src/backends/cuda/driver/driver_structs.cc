@@ -79,11 +79,11 @@ GraphNode NodeOf(const cuda_driver::MemAllocNodeParams& params) {
   return {BufferId(params.address), params.bytes, PlaceOf(params.pool.location)};
 }
 
-GraphNode NodeOf(const cuda_driver::GraphNodeParams& params) {
+GraphNode NodeOf(const cuda_driver::GraphNodeParams& params, bool has_ownership) {
   GraphNode node;
   if (params.type == cuda_driver::kGraphNodeMemAlloc) node = NodeOf(params.alloc);
   if (params.type == cuda_driver::kGraphNodeMemFree) node.freed = BufferId(uint64_t{params.freed});
-  const bool is_graph = params.type == cuda_driver::kGraphNodeGraph;
+  const bool is_graph = has_ownership && params.type == cuda_driver::kGraphNodeGraph;
   if (is_graph && params.child.ownership == cuda_driver::kOwnershipMove) node.moved = params.child.graph;
   return node;
 }

@@ -15,7 +15,8 @@ inline Place PlaceOf(const cuda_driver::MemLocation& location) {
 }
 DriverPool PoolOf(const cuda_driver::MemPoolProps& properties);
 GraphNode NodeOf(const cuda_driver::MemAllocNodeParams& params);
-GraphNode NodeOf(const cuda_driver::GraphNodeParams& params);
+// `has_ownership`: the params of a child graph have that member. Otherwise the graph is always copied.
+GraphNode NodeOf(const cuda_driver::GraphNodeParams& params, bool has_ownership = true);
 
 // The sizes of arrays, which CUDA does not report. They are estimates without the device's padding, and saturate at
 // SIZE_MAX.
