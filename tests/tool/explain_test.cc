@@ -79,8 +79,8 @@ ProfileMaker HealthyProfile() {
 
 // Adds a call in a function that keeps a buffer of `bytes` each second.
 void AddLeak(int64_t bytes, ProfileMaker& maker, const std::string& allocator = "", int64_t line = 0,
-             const std::string& device = "GPU:0") {
-  std::map<std::string, std::string> labels = {{"device", device}};
+             const std::string& device = "GPU:0", const std::string& kind = "device") {
+  std::map<std::string, std::string> labels = {{"device", device}, {"kind", kind}};
   if (!allocator.empty()) labels["allocator"] = allocator;
   hbmprof::pprof::Ages& ages = *maker
                                     .Sample({maker.Frame("Keep", line == 0 ? "" : "/src/keep.cc", line),
@@ -325,6 +325,24 @@ TEST_F(ExplainTest, LeakOnTwoDevicesIsJudgedOnEach) {
 
 // The same place has the same form in all answers, as in a row of top.
 TEST_F(ExplainTest, PositionOfALeakAtSeveralLinesIsItsFile) {
+// Failed before: pinned memory was set against the limit of the GPU.
+TEST_F(ExplainTest, MemoryOfTheHostDoesNotFillTheDevice) {
+  ProfileMaker maker = HealthyProfile();
+  for (const char* kind : {"device", "vmm", "pinned_host"}) AddLeak(1000, maker, "", 0, "GPU:0", kind);
+  maker.Comment("device GPU:0 space=device in_use=132000 peak=132000 limit=232000");
+  maker.Comment("device GPU:0 space=pinned_host in_use=64000 peak=64000");
+  const std::string path = Write(maker);
+  const json answer = Explain({path});
+  ASSERT_THAT(Codes(answer), ElementsAre("LEAK", "LEAK"));
+  for (const json& leak : answer["findings"]) {
+    const bool is_pinned = leak["memory"] == "GPU:0 pinned_host";
+    EXPECT_TRUE(is_pinned || leak["memory"] == "GPU:0") << leak;
+    EXPECT_EQ(leak["bytes"].get<int64_t>() > 100'000, !is_pinned) << "the kinds of one memory are judged together";
+    EXPECT_EQ(leak["seconds_to_limit"].is_null(), is_pinned);
+    EXPECT_EQ(leak["unknown"].value("seconds_to_limit", ""), is_pinned ? "the limit of the memory is not known" : "");
+  }
+}
+
   ProfileMaker maker = HealthyProfile();
   AddLeak(1000, maker, "", 10);
   EXPECT_EQ(Find(Explain({Write(maker)}), "LEAK")["where"], "/src/keep.cc:10");

@@ -192,23 +192,23 @@ class Finder {
     return bytes > 0 && bytes >= PercentOf(kRelevantPercent, whole);
   }
 
-  // The call stacks of one function on one device with one verdict.
+  // The call stacks of one function in one memory with one verdict.
   struct Group {
-    std::string device;
+    std::string memory;
     std::string pool;  // of the largest sample; "xla" for arrays of a PJRT plugin
     std::vector<const SiteGrowth*> sites;
   };
-  using Place = std::pair<uint32_t, std::string>;  // a call stack and a device
+  using Place = std::pair<uint32_t, std::string>;  // a call stack and a memory
 
   // Returns the largest sample of each call stack that grows: its value and its pool.
   std::map<Place, std::pair<int64_t, std::string>> LargestOfGrowth() const {
     std::map<Place, std::pair<int64_t, std::string>> largest;
     for (const SiteGrowth& site : found_.sites) {
-      if (site.grows()) largest[{site.stack, site.device}] = {INT64_MIN, ""};
+      if (site.grows()) largest[{site.stack, site.memory}] = {INT64_MIN, ""};
     }
     for (size_t s = 0; s < now_.samples.size(); ++s) {
       const auto text = [&](const char* key) { return profiles_.LabelText(now_.samples[s].labels, key); };
-      const auto place = largest.find({now_.samples[s].stack, text("device")});
+      const auto place = largest.find({now_.samples[s].stack, profiles_.MemoryOf(now_.samples[s].labels)});
       const int64_t value = profiles_.Value(now_, s, type_);
       if (place == largest.end() || value <= place->second.first || text("kind") == "executable") continue;
       place->second = {value, text("shape").empty() ? text("allocator") : "xla"};
@@ -222,8 +222,8 @@ class Finder {
         groups;
     for (const SiteGrowth& site : found_.sites) {
       if (!site.grows()) break;
-      Group& group = groups[{site.verdict, profiles_.ShownStack(site.stack)[0].name, site.device, site.labels}];
-      if (group.sites.empty()) group = {site.device, largest.at({site.stack, site.device}).second, {}};
+      Group& group = groups[{site.verdict, profiles_.ShownStack(site.stack)[0].name, site.memory, site.labels}];
+      if (group.sites.empty()) group = {site.memory, largest.at({site.stack, site.memory}).second, {}};
       group.sites.push_back(&site);
     }
     for (const auto& [key, group] : groups) AddGrowing(group);
@@ -254,7 +254,7 @@ class Finder {
     const SiteGrowth& most = *group.sites[0];
     const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(most.stack);
     Finding& finding =
-        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.device, Sure::kLow);
+        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.memory, Sure::kLow);
     finding.labels = most.labels;
     finding.others = others;
     finding.counter = subject_.counter;
@@ -327,7 +327,7 @@ class Finder {
     }
   }
 
-  // All growth of a device together.
+  // All growth of a memory together.
   void AddFullSoon() {
     std::map<std::string, std::pair<double, double>> by_memory;  // the rates of leaks, and of all growth
     for (const Finding& finding : found_.findings) {
@@ -680,6 +680,7 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
       {"in_use", "inuse_space"}, {"in_use", "reserved_space"}, {"peak", "peak_space"}};
   constexpr size_t kEnough = 20;
   std::vector<std::string> problems;
+  const ProfileSet::LabelGroups memories = profiles.GroupLabels({kMemoryKey});
   for (const ProfileSet::File& file : profiles.files()) {
     const auto without_stack = absl::c_count_if(
         file.samples, [&](const ProfileSet::Sample& sample) { return profiles.stacks().length(sample.stack) == 0; });
@@ -691,19 +692,15 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
     for (const auto& [key, type_name] : kTotals) {
       const std::optional<size_t> type = profiles.FindType(type_name);
       if (!type.has_value()) continue;
-      const ProfileSet::LabelGroups groups = profiles.GroupLabels({"device", "kind"});
-      std::map<std::pair<std::string, std::string>, int64_t> sums;
-      std::vector<int64_t> of_group(groups.values.size());
+      std::map<std::string, int64_t> sums;
+      std::vector<int64_t> of_group(memories.values.size());
       for (size_t s = 0; s < file.samples.size(); ++s) {
-        AddTo(of_group[groups.of_set[file.samples[s].labels]], profiles.Value(file, s, *type));
+        AddTo(of_group[memories.of_set[file.samples[s].labels]], profiles.Value(file, s, *type));
       }
-      for (size_t i = 0; i < of_group.size(); ++i) {
-        const std::string& kind = groups.values[i][1];
-        AddTo(sums[{groups.values[i][0], kind == "managed" || kind == "pinned_host" ? kind : "device"}], of_group[i]);
-      }
+      for (size_t i = 0; i < of_group.size(); ++i) sums[memories.values[i][0]] = of_group[i];
       for (const Device& device : file.info.devices) {
         const std::optional<int64_t> stated = device.Number(key);
-        const int64_t sum = sums[{device.name, device.space}];
+        const int64_t sum = sums[device.memory()];
         if (!stated.has_value() || *stated == sum || sum == INT64_MAX) continue;
         if (problems.size() >= kEnough) return problems;
         problems.push_back(Cat(file.path, ": ", device.memory(), " states ", key, "=", *stated, ", but the samples' ",

@@ -356,7 +356,7 @@ absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates
     if (finding.is_minor) continue;
     Json& shown = data["findings"][number++];
     const auto site = absl::c_find_if(found.sites, [&](const SiteGrowth& one) {
-      return finding.stack == one.stack && (finding.memory.empty() || finding.memory == one.device);
+      return finding.stack == one.stack && (finding.memory.empty() || finding.memory == one.memory);
     });
     if (site != found.sites.end()) AddCourse(*site, series.has_ages, shown);
   }
