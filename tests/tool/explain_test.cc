@@ -23,6 +23,7 @@ using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 // Returns the answer, and checks its form and its exit code.
 json Explain(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}) {
@@ -79,8 +80,8 @@ ProfileMaker HealthyProfile() {
 
 // Adds a call in a function that keeps a buffer of `bytes` each second.
 void AddLeak(int64_t bytes, ProfileMaker& maker, const std::string& allocator = "", int64_t line = 0,
-             const std::string& device = "GPU:0") {
-  std::map<std::string, std::string> labels = {{"device", device}};
+             const std::string& device = "GPU:0", const std::string& kind = "device") {
+  std::map<std::string, std::string> labels = {{"device", device}, {"kind", kind}};
   if (!allocator.empty()) labels["allocator"] = allocator;
   hbmprof::pprof::Ages& ages = *maker
                                     .Sample({maker.Frame("Keep", line == 0 ? "" : "/src/keep.cc", line),
@@ -155,8 +156,9 @@ TEST_F(ExplainTest, NamesALeakItsRateAndTheTimeLeft) {
   const CommandResult leaks = RunTool({"leaks", path});
   EXPECT_EQ(leaks.exit_code, 1);
   // Each schema is complete, for validators that read one file. Failed before: leaks.json needed explain.json.
-  const json schema = json::parse(std::ifstream(HBMPROF_SCHEMAS "/leaks.json"));
+  json schema = json::parse(std::ifstream(HBMPROF_SCHEMAS "/leaks.json"));
   EXPECT_EQ(SchemaProblem(schema, ToolJson({"leaks", "--all", path})), "");
+  EXPECT_EQ(schema["$defs"]["finding"]["properties"].erase("stack"), 1u) << "explain has none";
   EXPECT_EQ(schema["$defs"], json::parse(std::ifstream(HBMPROF_SCHEMAS "/explain.json"))["$defs"]);
   EXPECT_THAT(leaks.out, HasSubstr("1. LEAK  " + sentence + "\n"));
   EXPECT_EQ(ReportData(RunTool({"report", path, "-p", "requests", "-o", "-"}).out)["findings"][0]["sentence"],
@@ -321,6 +323,24 @@ TEST_F(ExplainTest, LeakOnTwoDevicesIsJudgedOnEach) {
     EXPECT_NEAR(leak["seconds_to_limit"].get<double>(), 100, 4) << leak;
   }
   EXPECT_NE(answer["findings"][0]["memory"], answer["findings"][1]["memory"]);
+}
+
+// Failed before: pinned memory was set against the limit of the GPU.
+TEST_F(ExplainTest, MemoryOfTheHostDoesNotFillTheDevice) {
+  ProfileMaker maker = HealthyProfile();
+  for (const char* kind : {"device", "vmm", "pinned_host"}) AddLeak(1000, maker, "", 0, "GPU:0", kind);
+  maker.Comment("device GPU:0 space=device in_use=132000 peak=132000 limit=232000");
+  maker.Comment("device GPU:0 space=pinned_host in_use=64000 peak=64000");
+  const std::string path = Write(maker);
+  const json answer = Explain({path});
+  ASSERT_THAT(Codes(answer), ElementsAre("LEAK", "LEAK"));
+  for (const json& leak : answer["findings"]) {
+    const bool is_pinned = leak["memory"] == "GPU:0 pinned_host";
+    EXPECT_TRUE(is_pinned || leak["memory"] == "GPU:0") << leak;
+    EXPECT_EQ(leak["bytes"].get<int64_t>() > 100'000, !is_pinned) << "the kinds of one memory are judged together";
+    EXPECT_EQ(leak["seconds_to_limit"].is_null(), is_pinned);
+    EXPECT_EQ(leak["unknown"].value("seconds_to_limit", ""), is_pinned ? "the limit of the memory is not known" : "");
+  }
 }
 
 // The same place has the same form in all answers, as in a row of top.
@@ -570,6 +590,74 @@ TEST_F(ExplainTest, FailureOfAnEarlierProfileIsAFinding) {
   EXPECT_EQ(Find(Explain(paths), "OUT_OF_MEMORY")["next"], "hbmprof top " + paths[0]);
 }
 
+// Failed before: it named the function with most memory in the last profile, or at the end of a recording.
+TEST_F(ExplainTest, NamesWhatHeldMostAtTheFailure) {
+  for (const bool is_torch : {false, true}) {
+    std::vector<std::string> paths;
+    for (const bool is_later : {false, true}) {
+      ProfileMaker maker;
+      maker.message().set_time_nanos(1700000000000000000 + (is_later ? 1 : 0));
+      maker.Sample({maker.Frame(is_later ? "Small" : "Big")}, {1, is_later ? 100 : 7000}, {{"device", "GPU:0"}});
+      maker.Sample({maker.Frame("Stage")}, {1, 9000}, {{"device", "GPU:0"}, {"kind", "pinned_host"}});
+      maker.Sample({maker.Frame("Other")}, {1, 8000}, {{"device", "GPU:1"}});
+      if (!is_later) maker.Comment("warning text=Out%20of%20memory%20on%20GPU:0:%20it%20is%20full");
+      if (is_torch) maker.Comment("warning text=PyTorch%20ran%20out%20of%20memory%20on%20GPU:0,%201%20time");
+      paths.push_back(Write(maker, is_later ? "exit.pb.gz" : "oom.pb.gz"));
+    }
+    const json answer = Explain(paths);
+    EXPECT_THAT(Codes(answer), ElementsAre("OUT_OF_MEMORY"));
+    const json failure = Find(answer, "OUT_OF_MEMORY");
+    EXPECT_EQ(failure["function"], "Big");
+    EXPECT_EQ(failure["bytes"], 7000);
+    EXPECT_EQ(failure["memory"], "GPU:0");
+    EXPECT_EQ(failure["next"], "hbmprof top " + paths[0]);
+  }
+}
+
+TEST_F(ExplainTest, RecordingNamesWhatHeldMostAtTheFailure) {
+  MadeRecording recording;
+  const uint32_t big = recording.Site({{"Big"}, {"main"}});
+  const uint32_t small = recording.Site({{"Small"}, {"main"}});
+  MadeRecording::SiteOptions pinned;
+  pinned.kind = hbmprof::MemoryKind::kPinnedHost;
+  const uint32_t stage = recording.Site({{"Stage"}, {"main"}}, pinned);
+  recording.Alloc(1000, 0x1000000, 50 << 20, stage);
+  recording.Alloc(1000, 0x9000000, 40 << 20, big).Failed(7'000'000'000, 30 << 20, small).Free(8'000'000'000, 0x9000000);
+  recording.Alloc(30'000'000'000, 0x9000000, 64 << 10, small);
+  const std::string file = dir_ + "/run.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const json answer = Explain({file});
+  const json failure = Find(answer, "OUT_OF_MEMORY");
+  EXPECT_EQ(failure["function"], "Big");
+  EXPECT_EQ(failure["bytes"], 40 << 20);
+  EXPECT_EQ(failure.value("memory", ""), "GPU:0");
+  EXPECT_EQ(failure["next"], "hbmprof top " + file + "@oom");
+  EXPECT_EQ(Find(Explain({file, "--ignore", "Big"}), "OUT_OF_MEMORY").count("function"), 0u);
+  recording.Failed(31'000'000'000, 1 << 20, stage);
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  EXPECT_EQ(Find(Explain({file}), "OUT_OF_MEMORY").value("memory", ""), "GPU:0 pinned_host");
+  EXPECT_EQ(Find(Explain({file + "@oom"}), "OUT_OF_MEMORY").value("memory", ""), "GPU:0 pinned_host");
+}
+
+// Failed before: a failure in any device was one in each.
+TEST_F(ExplainTest, FailureInOneDeviceSaysNothingOnTheOthers) {
+  MadeRecording recording("GPU:0", 64 << 20);
+  recording.Device("GPU:1", 64 << 20);
+  MadeRecording::SiteOptions pool;
+  pool.device = 1;
+  pool.kind = hbmprof::MemoryKind::kPool;
+  pool.allocator = "pool";
+  recording.Alloc(1000, 0x1000000, 10 << 20, recording.Site({{"Reserve"}, {"main"}}, pool));
+  const uint32_t load = recording.Site({{"Load"}, {"main"}});
+  recording.Failed(7'000'000'000, 100 << 20, load).Alloc(8'000'000'000, 0x9000000, 1 << 20, load);
+  recording.Mark(30'000'000'000, "end");
+  const std::string file = dir_ + "/run.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  const json answer = Explain({file});
+  EXPECT_EQ(Find(answer, "OUT_OF_MEMORY").count("function"), 0u) << answer;
+  EXPECT_TRUE(Find(answer, "IDLE_POOL").value("advice", false)) << answer;
+}
+
 // A program that has freed all, as at its end, can have leaked before.
 TEST_F(ExplainTest, ProgramThatHasFreedAllIsNotHealthy) {
   for (const char* const kind : {"linked", "injected", "pool"}) {
@@ -692,6 +780,63 @@ TEST_F(ExplainTest, NamesTheRankThatDiffers) {
   const CommandResult with_input = RunTool({"explain", paths[0], "-"});
   EXPECT_EQ(with_input.exit_code, 2);
   EXPECT_THAT(with_input.err, HasSubstr("standard input cannot be one of several sources"));
+}
+
+// Failed before: the profiles of a rank were added up.
+TEST_F(ExplainTest, ARankWithMoreProfilesIsNoOutlier) {
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int dump = 0; dump < (rank == 2 ? 6 : 5); ++dump) {
+      ProfileMaker maker = ProfileOf(100 + rank, 4000, "RANK=" + std::to_string(rank) + " WORLD_SIZE=4");
+      maker.message().set_time_nanos(1700000000000000000 + dump * int64_t{1000000000});
+      paths.push_back(Write(maker, std::to_string(rank) + "." + std::to_string(dump) + ".pb.gz"));
+    }
+  }
+  const json answer = Explain(paths);
+  EXPECT_EQ(answer["source_count"], 4);
+  EXPECT_THAT(Codes(answer), IsEmpty());
+}
+
+// In containers with the network of the host. Failed before: they were one program that was restarted.
+TEST_F(ExplainTest, RanksWithOneProcessIdAreSeveralPrograms) {
+  std::vector<std::string> paths;
+  for (int rank = 0; rank < 3; ++rank) {
+    ProfileMaker maker = ProfileOf(100, 4000 - rank, "RANK=" + std::to_string(rank) + " WORLD_SIZE=3");
+    maker.message().set_time_nanos(1700000000000000000 + rank * int64_t{1000000000});
+    paths.push_back(Write(maker, std::to_string(rank) + ".pb.gz"));
+  }
+  const json answer = Explain(paths);
+  EXPECT_EQ(answer["source_count"], 3);
+  EXPECT_THAT(Codes(answer), IsEmpty());
+}
+
+// Failed before: they were those of the last profile by name.
+TEST_F(ExplainTest, PhasesAndCounterAreThoseOfTheLastProfileByTime) {
+  std::vector<std::string> paths;
+  for (const int dump : {10, 9}) {
+    ProfileMaker maker = HealthyProfile();
+    maker.message().set_time_nanos(1700000000000000000 + dump * int64_t{1000000000});
+    AddLeak(1000, maker);
+    maker.Sample({maker.Frame("Decode")}, {1, 2000, 1, 2000}, {{"phase", dump == 10 ? "decode" : "warm-up"}});
+    if (dump == 10) maker.Comment("counter requests value=128");
+    paths.push_back(Write(maker, "run." + std::to_string(dump) + ".pb.gz"));
+  }
+  const json answer = Explain(paths);
+  EXPECT_EQ(Find(answer, "LEAK").value("counter", ""), "requests");
+  EXPECT_THAT(answer["sources"][0]["phases"].dump(), HasSubstr("decode"));
+  EXPECT_THAT(answer["sources"][0]["phases"].dump(), Not(HasSubstr("warm-up")));
+}
+
+// Failed before: "nothing is wrong" of a linked program that records none of its allocations.
+TEST_F(ExplainTest, WithoutAnyMemoryThereIsNoAnswer) {
+  ProfileMaker maker;
+  maker.Comment("hbmprof version=1 host=h pid=7 uptime=63");
+  maker.Comment("device GPU:0 space=device in_use=0 peak=0");
+  const std::string path = Write(maker);
+  const CommandResult result = RunTool({"explain", path});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.out, HasSubstr("NOT judged: no memory was recorded: a linked library records only the calls"));
+  EXPECT_EQ(Explain({path})["sources"][0]["trust"]["growth_judged"], false);
 }
 
 TEST_F(ExplainTest, OnlyProcessesOfOneRunAreRanks) {

@@ -369,11 +369,13 @@ TEST(Leaks, AgesAreKnownByTheSamplesAndNotByAComment) {
   maker.Sample({maker.Frame("Added")}, {5, 50});
   maker.Write(own[0]);
   EXPECT_THAT(RunTool({"leaks", "--all", own[0]}).out, HasSubstr("no leak in 2 call stacks"));
-  // A process without buffers has no ages, and does not leak.
+  // A process without any memory has no ages, and nothing that can be judged.
   ProfileMaker idle({{"inuse_objects", "count"}, {"inuse_space", "bytes"}});
   idle.Comment("hbmprof version=1 pid=7 uptime=63");
   idle.Write(own[0]);
-  EXPECT_EQ(RunTool({"leaks", own[0]}).exit_code, 0);
+  const CommandResult none = RunTool({"leaks", own[0]});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("no memory was recorded: a linked library records only"));
 }
 
 TEST(Leaks, LabelsOfBirthsAreInSeconds) {

@@ -22,6 +22,7 @@ using hbmprof::internal::RecordedKind;
 using hbmprof::internal::RecordingReader;
 using hbmprof::internal::RecordingWriter;
 using nlohmann::json;
+using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -373,6 +374,19 @@ TEST_F(Report, SaysIfGrowthWasNotJudged) {
   EXPECT_THAT(trust, HasSubstr("growth NOT judged: 2 profiles without the ages of buffers"));
 }
 
+// Failed before: the peak, which such a profile shows, was judged.
+TEST_F(Report, OfAProgramThatHasFreedAllIsNotJudged) {
+  ProfileMaker maker(kTypes);
+  maker.message().set_default_sample_type(maker.Text("peak_space"));
+  maker.Comment("hbmprof version=1 host=h pid=7 uptime=63");
+  maker.Sample({maker.Frame("Train")}, {4, 4000, 4, 4000, 0, 0}, {{"device", "GPU:0"}});
+  maker.Write(dir_ + "/one.pb.gz");
+  MakeReport({dir_ + "/one.pb.gz"});
+  const json data = ReportData(ReadAll(page_));
+  EXPECT_THAT(data["trust"].get<std::string>(), HasSubstr("growth NOT judged: all memory was freed before"));
+  EXPECT_EQ(data["types"][data["default_type"].get<size_t>()]["type"], "peak_space");
+}
+
 TEST_F(Report, TheLastDumpIsComparedWithTheEarliest) {
   const std::vector<std::string> dumps = Dumps(4);
   MakeReport({dumps[1], dumps[0]});
@@ -507,6 +521,26 @@ TEST_F(Report, TimelineIsExactAtEachInstantAndSmall) {
   EXPECT_EQ(in_use[account["peak_instant"].get<size_t>()], account["peak"]);
   EXPECT_EQ(account["peak"], *std::max_element(in_use.begin(), in_use.end()));
   EXPECT_THAT(timeline["marks"].dump(), HasSubstr("failed\":true"));
+}
+
+// Failed before: the report left out what explain knows besides the samples.
+TEST_F(Report, HasTheFindingsOfExplain) {
+  const auto codes = [](const json& findings) {
+    std::vector<std::string> list;
+    for (const json& finding : findings) list.push_back(finding["code"]);
+    return list;
+  };
+  const std::string recording = WriteRecording(dir_ + "/run.hbmrec");
+  const std::string profile = dir_ + "/one.pb.gz";
+  ProfileMaker maker = ServerDump(0);
+  maker.Comment("device GPU:1 space=device in_use=5 peak=5");
+  maker.Write(profile);
+  for (const std::string& source : {recording, profile}) {
+    MakeReport({source});
+    const json findings = ReportData(ReadAll(page_))["findings"];
+    EXPECT_EQ(codes(findings), codes(ToolJson({"explain", "-n", "0", source})["findings"]));
+    EXPECT_THAT(codes(findings), Contains(source == recording ? "OUT_OF_MEMORY" : "INCOMPLETE"));
+  }
 }
 
 TEST_F(Report, ShowsOneRecordingOrProfiles) {

@@ -29,6 +29,7 @@
 #include "tests/support/running_program.h"
 #include "tests/tool/http_client.h"
 #include "tests/tool/profile_maker.h"
+#include "tests/tool/report_data.h"
 #include "tests/tool/tool.h"
 
 namespace hbmprof_test {
@@ -726,6 +727,21 @@ TEST_F(ServeTest, FindingsAreRenewedEachMinuteForAnyInterval) {
   }
 }
 
+// Failed before: the report judged a profile that was folded for Pyroscope, and knew nothing of the process.
+TEST_F(ServeTest, ReportJudgesTheWholeProfile) {
+  const FakeProcess process(sockets_, [](const std::string& request) {
+    if (request.rfind("profile ", 0) != 0) return AnswerOf("server", request);
+    ProfileMaker folded;
+    folded.Sample({folded.Frame("[folded]")}, {1, 10});
+    return folded.Bytes();
+  });
+  const Server server(sockets_, {});
+  const nlohmann::json data = ReportData(HttpGet(server.port(), "/report?pid=77").body);
+  ASSERT_FALSE(data["findings"].empty()) << data["trust"];
+  EXPECT_EQ(data["findings"][0]["function"], "server");
+  EXPECT_EQ(data["findings"][0]["next"], "hbmprof leaks --frames 0 77");
+}
+
 // Returns the page's elements once the script has filled them.
 std::string Browse(const std::string& directory, const std::string& url) {
   const CommandResult result =
@@ -748,7 +764,7 @@ TEST_F(ServeTest, PageShowsHostileNamesAsText) {
   EXPECT_THAT(page, HasSubstr("<span class=\"tag leak\">LEAK</span> &lt;img src=x"));
   EXPECT_THAT(page, HasSubstr("4.00 KiB of 9.77 KiB"));
   const std::string report = Browse(directory_, server.url() + "/report?pid=77");
-  EXPECT_THAT(report, HasSubstr("<title>Device memory: 77</title>"));
+  EXPECT_THAT(report, HasSubstr("&lt;/script&gt; (77)</title>"));
   EXPECT_THAT(report, Not(HasSubstr("<img")));
   EXPECT_THAT(HttpGet(server.port(), "/metrics").body,
               AllOf(HasSubstr("x{pid=\"77\",name="), Not(HasSubstr("\n} 5")), Not(HasSubstr("\xff"))));

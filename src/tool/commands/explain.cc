@@ -5,6 +5,7 @@
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/labels.h"
 #include "src/tool/recording/instant.h"
+#include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/stacks.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/symbols/profile_symbols.h"
@@ -57,6 +58,11 @@ std::map<std::string, int64_t> OthersIn(const std::string& answer) {
   }
 }
 
+Program MakeProgram(ProfileSet profiles, Subject subject, std::unique_ptr<RecordingReader> recording = nullptr) {
+  subject.problems = ContradictionsOf(profiles);
+  return {std::move(profiles), std::move(subject), std::move(recording)};
+}
+
 absl::StatusOr<Program> ReadProcess(const LiveProcess& process) {
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile"));
   return ProgramOf(process, std::move(profile), QueryProcess(process.socket, "stats").value_or(""));
@@ -73,15 +79,20 @@ absl::StatusOr<Program> ReadRecording(const std::string& command, const std::str
     const double after = static_cast<double>(Minus(last.time, tables.start_time)) / 1e9;
     subject.failures = Cat(failed == 1 ? "an allocation" : Cat(failed, " allocations failed; the last one"), " of ",
                            FailedText(tables, last, " after " + FormatSeconds(after)));
-    subject.next_of_failures = Cat("hbmprof top ", SourcesText({path + "@oom"}));
+    const std::string state = path + "@oom";
+    ASSIGN_OR_RETURN(const RecordedInstant instant, InstantNamed(*recorded.reader, "oom"));
+    ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recorded.reader, instant));
+    ASSIGN_OR_RETURN(subject.at_failure, ParseWithLines({{state, std::move(bytes)}}));
+    subject.failed_memory = AccountName(tables, last.id);
+    subject.next_of_failures = Cat("hbmprof top ", SourcesText({state}));
   }
-  return Program{std::move(recorded.states), std::move(subject)};
+  return MakeProgram(std::move(recorded.states), std::move(subject), std::move(recorded.reader));
 }
 
 absl::StatusOr<Program> ReadFiles(const std::vector<std::string>& files) {
   ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files));
   const std::string name = Cat(files.back(), files.size() == 1 ? "" : Cat(" and ", files.size() - 1, " more"));
-  return Program{std::move(profiles), {name, SourcesText(files)}};
+  return MakeProgram(std::move(profiles), {name, SourcesText(files)});
 }
 
 absl::Status Judge(const ExplainOptions& options, absl::StatusOr<Program> program, Answers& answers) {
@@ -97,10 +108,11 @@ absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::st
   }
   ASSIGN_OR_RETURN(Program all, ReadFiles(files));
   std::map<std::string, std::vector<std::string>> of_process;
-  for (const ProfileSet::File& file : all.profiles.files()) of_process[ProcessIn(file)].push_back(file.path);
+  for (const ProfileSet::File& file : all.profiles.files()) of_process[ProcessAndRankOf(file)].push_back(file.path);
   if (of_process.size() <= 1) return Judge(options, std::move(all), answers);
   for (const auto& [process, paths] : of_process) RETURN_IF_ERROR(Judge(options, ReadFiles(paths), answers));
   if (!AreRanks(all.profiles)) return absl::OkStatus();
+  KeepLastOfEachProcess("explain: ranks", 0, all.profiles);
   RETURN_IF_ERROR(ApplyView("explain", options, all.profiles));
   ASSIGN_OR_RETURN(const size_t type, TypeToJudge(all.profiles, ""));
   LabelRanks(all.profiles);
@@ -228,26 +240,24 @@ absl::StatusOr<Program> ProgramOf(const LiveProcess& process, std::string profil
   subject.is_detached = process.is_detached;
   subject.others = OthersIn(stats);
   ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{subject.name, std::move(profile)}}));
-  return Program{std::move(profiles), std::move(subject)};
+  return MakeProgram(std::move(profiles), std::move(subject));
 }
 
 absl::StatusOr<Findings> JudgeProgram(const std::string& command, const ViewOptions& view, const std::string& type,
                                       const std::string& counter, Program& program) {
-  auto& [profiles, subject] = program;
-  for (std::string& problem : ContradictionsOf(profiles)) subject.problems.push_back(std::move(problem));
+  auto& [profiles, subject, recording] = program;
   if (profiles.CheckLabelKey("", kPhaseLabel).ok()) {  // before own code, which hides the libraries
     ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(view.known));
     LabelLibraries(libraries, profiles);
   }
   RETURN_IF_ERROR(ApplyView(command, view, profiles));
+  ApplyViewAtFailure(command, view, subject);
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   RETURN_IF_ERROR(CheckLabels(profiles, view.by));
   ASSIGN_OR_RETURN(const size_t judged, TypeToJudge(profiles, type));
   subject.counter = counter;
   ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &subject.counter));
-  Findings findings = FindingsOf(profiles, series, judged, subject, view.by);
-  findings.phases = PhasesOf(profiles);
-  return findings;
+  return FindingsOf(profiles, series, judged, subject, view.by);
 }
 
 Command AddExplainCommand(CLI::App& tool) {

@@ -1,6 +1,7 @@
 // `hbmprof report`: writes one page that shows everything and needs no other file.
 #include "src/tool/report/report.h"
 
+#include "src/tool/commands/answer.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
@@ -25,14 +26,9 @@ absl::StatusOr<int> RunReport(ReportOptions& options) {
                            *recording, "@10s, is a profile");
   }
   RETURN_IF_ERROR(CheckIsNoInput(options.output, FilesOf(paths)));
-  std::string page;
-  if (recording != paths.end()) {
-    ASSIGN_OR_RETURN(RecordedStates recorded, ReadRecorded("report", *recording));
-    ASSIGN_OR_RETURN(page, ReportPage(std::move(recorded.states), &recorded, options, options.per));
-  } else {
-    ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(paths));
-    ASSIGN_OR_RETURN(page, ReportPage(std::move(profiles), nullptr, options, options.per));
-  }
+  ASSIGN_OR_RETURN(Program program, ReadProgram("report", paths));
+  ASSIGN_OR_RETURN(const std::string page, ReportPage(std::move(program.profiles), std::move(program.subject),
+                                                      program.recording.get(), options, options.per));
   RETURN_IF_ERROR(WriteOutput(options.output, page));
   PrintFile(options.output, page.size(), options.json, ": open it in a browser");
   return kSuccess;

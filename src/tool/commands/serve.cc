@@ -86,6 +86,11 @@ absl::StatusOr<Json> Explain(const LiveProcess& process, std::string profile, co
   return answer;
 }
 
+absl::StatusOr<std::string> Report(const LiveProcess& process, std::string profile, const std::string& stats) {
+  ASSIGN_OR_RETURN(Program program, ProgramOf(process, std::move(profile), stats));
+  return ReportPage(std::move(program.profiles), std::move(program.subject), nullptr, ViewOptions(), "");
+}
+
 // Returns the token in a file. Error: kInvalidArgument if other users can read the file, or if the token is short.
 absl::StatusOr<std::string> ReadToken(const std::string& path) {
   constexpr size_t kLeast = 16;
@@ -111,6 +116,7 @@ absl::Status Complete(ServeOptions& options) {
                    SecondsOf("--interval", options.interval, 0.1, 3600, "a time from 100ms to 1h"));
   options.fleet.directory = ControlDirectory();
   options.fleet.explain = &Explain;
+  options.fleet.report = &Report;
   if (options.fleet.metrics_tags.find_first_of(" \n") != std::string::npos) {
     return InvalidArgument("--metrics-tags '", options.fleet.metrics_tags, "': write KEY,KEY,... without spaces");
   }

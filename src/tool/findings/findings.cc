@@ -99,9 +99,14 @@ class Finder {
     }
     if (const auto uptime = now_.info.UptimeSeconds(); uptime.has_value()) found_.seconds = *uptime;
     found_.dumps = series_.end - series_.begin;
+    found_.phases = PhasesOf(profiles_, now_);
     const bool is_young = found_.seconds.has_value() && *found_.seconds < kAgeSeconds;
     found_.is_all_freed = !now_.samples.empty() && IsFreed(profiles_, now_, type_);
-    if (found_.is_all_freed && subject_.kind != Subject::Kind::kProcess) {
+    if (!HasMemory(profiles_.files()[series_.files.back()])) {
+      found_.not_judged = kNoMemoryText;
+    } else if (const std::string& type = profiles_.types()[type_].type; absl::StartsWith(type, "alloc_")) {
+      found_.not_judged = Cat("there is only ", type, ", which counts freed buffers, too");
+    } else if (found_.is_all_freed && subject_.kind != Subject::Kind::kProcess) {
       const bool is_recording = subject_.kind == Subject::Kind::kRecording;
       found_.not_judged =
           Cat("all memory was freed ", is_recording ? "long before the end" : "before the profile was made",
@@ -192,23 +197,23 @@ class Finder {
     return bytes > 0 && bytes >= PercentOf(kRelevantPercent, whole);
   }
 
-  // The call stacks of one function on one device with one verdict.
+  // The call stacks of one function in one memory with one verdict.
   struct Group {
-    std::string device;
+    std::string memory;
     std::string pool;  // of the largest sample; "xla" for arrays of a PJRT plugin
     std::vector<const SiteGrowth*> sites;
   };
-  using Place = std::pair<uint32_t, std::string>;  // a call stack and a device
+  using Place = std::pair<uint32_t, std::string>;  // a call stack and a memory
 
   // Returns the largest sample of each call stack that grows: its value and its pool.
   std::map<Place, std::pair<int64_t, std::string>> LargestOfGrowth() const {
     std::map<Place, std::pair<int64_t, std::string>> largest;
     for (const SiteGrowth& site : found_.sites) {
-      if (site.grows()) largest[{site.stack, site.device}] = {INT64_MIN, ""};
+      if (site.grows()) largest[{site.stack, site.memory}] = {INT64_MIN, ""};
     }
     for (size_t s = 0; s < now_.samples.size(); ++s) {
       const auto text = [&](const char* key) { return profiles_.LabelText(now_.samples[s].labels, key); };
-      const auto place = largest.find({now_.samples[s].stack, text("device")});
+      const auto place = largest.find({now_.samples[s].stack, profiles_.MemoryOf(now_.samples[s].labels)});
       const int64_t value = profiles_.Value(now_, s, type_);
       if (place == largest.end() || value <= place->second.first || text("kind") == "executable") continue;
       place->second = {value, text("shape").empty() ? text("allocator") : "xla"};
@@ -222,8 +227,8 @@ class Finder {
         groups;
     for (const SiteGrowth& site : found_.sites) {
       if (!site.grows()) break;
-      Group& group = groups[{site.verdict, profiles_.ShownStack(site.stack)[0].name, site.device, site.labels}];
-      if (group.sites.empty()) group = {site.device, largest.at({site.stack, site.device}).second, {}};
+      Group& group = groups[{site.verdict, profiles_.ShownStack(site.stack)[0].name, site.memory, site.labels}];
+      if (group.sites.empty()) group = {site.memory, largest.at({site.stack, site.memory}).second, {}};
       group.sites.push_back(&site);
     }
     for (const auto& [key, group] : groups) AddGrowing(group);
@@ -254,7 +259,7 @@ class Finder {
     const SiteGrowth& most = *group.sites[0];
     const std::vector<ProfileSet::ShownFrame> stack = profiles_.ShownStack(most.stack);
     Finding& finding =
-        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.device, Sure::kLow);
+        Add(most.verdict == Verdict::kLeak ? FindingCode::kLeak : FindingCode::kGrows, group.memory, Sure::kLow);
     finding.labels = most.labels;
     finding.others = others;
     finding.counter = subject_.counter;
@@ -327,7 +332,7 @@ class Finder {
     }
   }
 
-  // All growth of a device together.
+  // All growth of a memory together.
   void AddFullSoon() {
     std::map<std::string, std::pair<double, double>> by_memory;  // the rates of leaks, and of all growth
     for (const Finding& finding : found_.findings) {
@@ -526,9 +531,12 @@ class Finder {
       problems.push_back(Cat(found_.dropped, found_.dropped == 1 ? " allocation was" : " allocations were",
                              " not recorded, because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
     }
-    if (!subject_.failures.empty()) AddFailure("", subject_.failures, subject_.next_of_failures);
-    // A failure is in the profile that it made, and not in each later one.
-    for (auto f = series_.files.rbegin(); f != series_.files.rend(); ++f) AddWarnings(profiles_.files()[*f]);
+    if (!subject_.failures.empty()) {
+      const ProfileSet* const state = subject_.at_failure.has_value() ? &*subject_.at_failure : nullptr;
+      failures_[subject_.failed_memory] = {subject_.failures, "", true, state, 0, subject_.next_of_failures};
+    }
+    for (auto f = series_.files.rbegin(); f != series_.files.rend(); ++f) AddWarnings(*f);
+    for (const auto& [memory, failure] : failures_) AddFailure(memory, failure);
     const bool is_recording = subject_.kind == Subject::Kind::kRecording;
     const bool is_jax = !problems.empty() && absl::StrContains(problems[0], "use_with_jax");
     const std::string action = found_.dropped > 0 ? "raise the limit, and " + Again()
@@ -548,52 +556,78 @@ class Finder {
         .unknown["bytes"] = "what is missing has no size";
   }
 
-  void AddWarnings(const ProfileSet::File& file) {
-    const bool is_last = &file == &profiles_.files()[series_.files.back()];
+  // The last failure in one memory.
+  struct Failure {
+    std::string text;
+    std::string more;         // the last profile says it in other words, too
+    bool is_of_state = true;  // `file` was made by the failure
+    // The file that is nearest to the failure; null: not known.
+    const ProfileSet* profiles = nullptr;
+    size_t file = 0;
+    std::string next;
+  };
+
+  // From the last file to the first one.
+  void AddWarnings(size_t number) {
+    const ProfileSet::File& file = profiles_.files()[number];
+    const bool is_last = number == series_.files.back();
     for (const std::string& warning : file.info.warnings) {
       const size_t failed = warning.find(kOutOfMemory);
       if (failed != std::string::npos) {
-        const size_t begin = failed + sizeof(kOutOfMemory) - 1;
-        std::string device = warning.substr(begin, warning.find_first_of(",; ", begin) - begin);
-        if (!device.empty() && device.back() == ':') device.pop_back();
-        AddFailure(device, warning, is_last ? Command("top") : "hbmprof top " + SourcesText({file.path}), is_last);
+        // "GPU:0, ", "GPU:0: ", "GPU:0, pinned_host memory: " or "GPU:0 pinned_host: "
+        const std::string said = warning.substr(failed + sizeof(kOutOfMemory) - 1);
+        const size_t end = std::min(said.find_first_of(",; "), said.size());
+        std::string memory(absl::StripSuffix(said.substr(0, end), ":"));
+        for (const char* const space : {" managed", " pinned_host"}) {
+          if (absl::StartsWith(absl::StripPrefix(said.substr(end), ","), space)) memory += space;
+        }
+        // The report of a failure is in the profile that it makes. PyTorch states a failure in each later one, too.
+        const bool is_of_state = !absl::StartsWith(warning, "PyTorch");
+        const auto [entry, is_new] = failures_.try_emplace(memory);
+        Failure& failure = entry->second;
+        if (is_new) failure = {warning, "", false};
+        if (!is_new && is_last) failure.more += "; " + warning;
+        if (failure.is_of_state || (!is_of_state && warning != failure.text)) continue;
+        failure.is_of_state = is_of_state;
+        failure.profiles = &profiles_;
+        failure.file = number;
+        failure.next = is_last ? Command("top") : "hbmprof top " + SourcesText({file.path});
       } else if (is_last) {
         OffSince({warning}).empty() ? found_.problems.push_back(warning) : AddOff(warning);
       }
     }
   }
 
-  // One failure can be stated twice: by the allocator, and by the report. Later profiles state it again, `is_last`.
-  void AddFailure(const std::string& memory, const std::string& text, const std::string& next, bool is_last = true) {
-    const auto known = absl::c_find_if(found_.findings, [&](const Finding& other) {
-      return other.code == FindingCode::kOutOfMemory && (other.memory.empty() || other.memory == memory);
-    });
-    if (known != found_.findings.end()) {
-      if (is_last) known->evidence += "; " + text;
-      return;
+  void AddFailure(const std::string& memory, const Failure& failure) {
+    const bool is_of_torch = absl::StartsWith(failure.text, "PyTorch");
+    Finding& finding = Add(FindingCode::kOutOfMemory, memory, Sure::kHigh,
+                           {failure.text, is_of_torch ? "PyTorch reported it" : "the call that failed says so",
+                            "see what held the memory then, and make the largest part smaller", failure.next});
+    NameLargest(failure, finding);
+    if (!finding.function.empty()) {
+      finding.evidence +=
+          Cat("; ", finding.function, " has ", Bytes(*finding.bytes), " of the memory in use, more than others");
     }
-    Finding& finding =
-        Add(FindingCode::kOutOfMemory, memory, Sure::kHigh,
-            {text, absl::StartsWith(text, "PyTorch") ? "PyTorch reported it" : "the call that failed says so",
-             "see what held the memory then, and make the largest part smaller", next});
-    NameLargest(finding);
-    if (finding.function.empty()) return;
-    finding.evidence +=
-        Cat("; ", finding.function, " has ", Bytes(*finding.bytes), " of the memory in use, more than others");
+    finding.evidence += failure.more;
   }
 
-  // Sets the function with most memory, and its bytes.
-  void NameLargest(Finding& finding) const {
-    const size_t file = series_.files[series_.end - 1];
-    const std::vector<Sums::Row> rows = Sums(profiles_, {{file, file + 1}}, type_, Grouping()).Rows(false);
-    if (rows.empty() || rows[0].flat[1] <= 0 || unit_ != "bytes") {
-      finding.unknown["bytes"] =
-          unit_ == "bytes" ? "no recorded memory is in use" : "the sample type does not count bytes";
+  // Sets the function with most of the memory, and its bytes.
+  void NameLargest(const Failure& failure, Finding& finding) const {
+    finding.unknown["bytes"] =
+        unit_ == "bytes" ? "no recorded memory was in use" : "the sample type does not count bytes";
+    if (failure.profiles == nullptr || unit_ != "bytes") return;
+    const std::optional<size_t> type = failure.profiles->FindType(profiles_.types()[type_].type);
+    if (!type.has_value()) return;
+    Grouping grouping;
+    if (!finding.memory.empty()) grouping.labels = {kMemoryKey};
+    for (const Sums::Row& row :
+         Sums(*failure.profiles, {{failure.file, failure.file + 1}}, *type, grouping).Rows(false)) {
+      if (row.flat[1] <= 0 || (!finding.memory.empty() && row.labels[0] != finding.memory)) continue;
+      finding.function = row.name;
+      finding.position = row.position;
+      finding.bytes = row.flat[1];
       return;
     }
-    finding.function = rows[0].name;
-    finding.position = rows[0].position;
-    finding.bytes = rows[0].flat[1];
   }
 
   void AddOff(const std::string& warning) {
@@ -619,6 +653,7 @@ class Finder {
   std::map<std::string, const Device*> devices_;
   std::map<std::string, std::vector<Comment>> pools_;  // by device
   std::map<std::string, int64_t> held_;                // by device: memory that is released, and still held
+  std::map<std::string, Failure> failures_;            // by memory
   Findings found_;
 };
 
@@ -665,14 +700,14 @@ void RankFindings(std::vector<Finding>& findings) {
 }
 
 absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter) {
-  if (!counter->empty()) return OrderDumps(profiles, *counter);
-  const std::vector<Comment>& counters = profiles.files().back().info.counters;
-  if (counters.size() == 1) {
-    absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name);
-    if (series.ok()) *counter = counters[0].name;
-    if (series.ok()) return series;
-  }
-  return OrderDumps(profiles, "");
+  absl::StatusOr<DumpSeries> plain = OrderDumps(profiles, *counter);
+  if (!counter->empty() || !plain.ok()) return plain;
+  const std::vector<Comment>& counters = profiles.files()[plain->files.back()].info.counters;
+  if (counters.size() != 1) return plain;
+  absl::StatusOr<DumpSeries> series = OrderDumps(profiles, counters[0].name);
+  if (!series.ok()) return plain;
+  *counter = counters[0].name;
+  return series;
 }
 
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
@@ -680,6 +715,7 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
       {"in_use", "inuse_space"}, {"in_use", "reserved_space"}, {"peak", "peak_space"}};
   constexpr size_t kEnough = 20;
   std::vector<std::string> problems;
+  const ProfileSet::LabelGroups memories = profiles.GroupLabels({kMemoryKey});
   for (const ProfileSet::File& file : profiles.files()) {
     const auto without_stack = absl::c_count_if(
         file.samples, [&](const ProfileSet::Sample& sample) { return profiles.stacks().length(sample.stack) == 0; });
@@ -691,19 +727,15 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
     for (const auto& [key, type_name] : kTotals) {
       const std::optional<size_t> type = profiles.FindType(type_name);
       if (!type.has_value()) continue;
-      const ProfileSet::LabelGroups groups = profiles.GroupLabels({"device", "kind"});
-      std::map<std::pair<std::string, std::string>, int64_t> sums;
-      std::vector<int64_t> of_group(groups.values.size());
+      std::map<std::string, int64_t> sums;
+      std::vector<int64_t> of_group(memories.values.size());
       for (size_t s = 0; s < file.samples.size(); ++s) {
-        AddTo(of_group[groups.of_set[file.samples[s].labels]], profiles.Value(file, s, *type));
+        AddTo(of_group[memories.of_set[file.samples[s].labels]], profiles.Value(file, s, *type));
       }
-      for (size_t i = 0; i < of_group.size(); ++i) {
-        const std::string& kind = groups.values[i][1];
-        AddTo(sums[{groups.values[i][0], kind == "managed" || kind == "pinned_host" ? kind : "device"}], of_group[i]);
-      }
+      for (size_t i = 0; i < of_group.size(); ++i) sums[memories.values[i][0]] = of_group[i];
       for (const Device& device : file.info.devices) {
         const std::optional<int64_t> stated = device.Number(key);
-        const int64_t sum = sums[{device.name, device.space}];
+        const int64_t sum = sums[device.memory()];
         if (!stated.has_value() || *stated == sum || sum == INT64_MAX) continue;
         if (problems.size() >= kEnough) return problems;
         problems.push_back(Cat(file.path, ": ", device.memory(), " states ", key, "=", *stated, ", but the samples' ",
@@ -712,6 +744,12 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
     }
   }
   return problems;
+}
+
+void ApplyViewAtFailure(const std::string& command, const ViewOptions& view, Subject& subject) {
+  std::optional<ProfileSet>& state = subject.at_failure;
+  // A label of the view can be one that the program has set later.
+  if (state.has_value() && !ApplyView(command, view, *state).ok()) state.reset();
 }
 
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,

@@ -4,6 +4,7 @@
 #define HBMPROF_SRC_TOOL_FINDINGS_FINDINGS_H_
 
 #include "src/tool/growth/growth.h"
+#include "src/tool/profile/view.h"
 #include "src/tool/util/json.h"
 
 namespace hbmprof::tool {
@@ -91,13 +92,16 @@ struct Subject {
   std::string sources;                // as on a command line
   std::string state;                  // of a recording: its last state, as on a command line
   std::string counter;                // for Finding::per_count; ""
-  std::vector<std::string> problems;  // what its recording lacks
+  std::vector<std::string> problems;  // ContradictionsOf
   // The bytes of other processes on each device, by name; a device that is not here: not known.
   std::map<std::string, int64_t> others;
   // Of a recording: by device, the bytes of the segments of pools without a live block.
   std::map<std::string, int64_t> free_segments;
-  // Of a recording: the allocations that failed, and the command that shows the memory at the last one.
+  // Of a recording: the allocations that failed, the memory of the last one, its state before, with the view of the
+  // profiles, and the command that shows this state.
   std::string failures;
+  std::string failed_memory;
+  std::optional<ProfileSet> at_failure;
   std::string next_of_failures;
   bool is_detached = false;  // of a process: LiveProcess::is_detached
   // What the profiles are from. Only a process is known to run.
@@ -126,21 +130,24 @@ struct Findings {
   std::vector<SiteGrowth> sites;  // in the order of RankGrowth
 };
 
-// As OrderDumps. If `*counter` is "", sets it to the only counter of the last profile, if its values can be used.
+// As OrderDumps. If `*counter` is "", sets it to the only counter of the last dump, if its values can be used.
 absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string* counter);
 
 // Returns where the profiles contradict themselves: samples that no row shows, and totals that are not those of their
 // samples. `profiles` has no view yet.
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 
+// Applies the view of the profiles to Subject::at_failure.
+void ApplyViewAtFailure(const std::string& command, const ViewOptions& view, Subject& subject);
+
 // Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result
-// refers to nothing else. `by`: labels whose values are judged separately.
+// refers to nothing else. `by`: labels whose values are judged separately. The parts of phases need the label of
+// LabelLibraries.
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
                     const std::vector<std::string>& by = {});
 
-// Returns the largest phases in the last of the profiles. The samples must have the label of LabelLibraries, as far as
-// the parts of libraries are wanted.
-std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles);
+// Returns the largest phases in the file `now` of the profiles.
+std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles, const ProfileSet::File& now);
 
 // Returns the rank whose memory is farthest from that of the others, if it is conspicuous. The samples must have the
 // label of LabelRanks.

@@ -27,8 +27,7 @@ RowFields<PhaseUse> Fields() {
 
 }  // namespace
 
-std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles) {
-  const ProfileSet::File& now = profiles.files().back();
+std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles, const ProfileSet::File& now) {
   const std::optional<size_t> type = profiles.FindType("inuse_space");
   std::map<std::string, PhaseUse> by_name;
   for (const Comment& estimate : now.info.estimates) {

@@ -190,7 +190,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
                                    const std::vector<std::string>& by) {
   const std::vector<bool> has_no_verdict = StacksWithoutVerdict(profiles);
   std::vector<std::string> keys = by;
-  keys.emplace_back("device");
+  keys.emplace_back(kMemoryKey);
   const ProfileSet::LabelGroups groups = profiles.GroupLabels(keys);
   const ProfileSet::LabelGroups kinds = profiles.GroupLabels({"kind"});
   const std::optional<size_t> born = profiles.FindType("alloc_objects");
@@ -210,7 +210,7 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
       if (is_new) {
         SiteGrowth& site = sites.emplace_back();
         site.stack = sample.stack;
-        site.device = groups.values[group].back();
+        site.memory = groups.values[group].back();
         for (size_t l = 0; l < by.size(); ++l) {
           const std::string& value = groups.values[group][l];
           if (!value.empty()) site.labels.emplace_back(by[l], value);
@@ -231,8 +231,8 @@ std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries&
     progress.Advance(1);
   }
   absl::c_sort(sites, [](const SiteGrowth& a, const SiteGrowth& b) {
-    return std::make_tuple(a.verdict, -a.growth, a.stack, a.device, a.labels) <
-           std::make_tuple(b.verdict, -b.growth, b.stack, b.device, b.labels);
+    return std::make_tuple(a.verdict, -a.growth, a.stack, a.memory, a.labels) <
+           std::make_tuple(b.verdict, -b.growth, b.stack, b.memory, b.labels);
   });
   return sites;
 }

@@ -9,10 +9,10 @@
 
 namespace hbmprof::tool {
 
-// The memory of a call stack on one device.
+// What a call stack has in one memory.
 struct SiteGrowth {
   uint32_t stack = 0;
-  std::string device;                                       // the label; "" if there is none
+  std::string memory;                                       // ProfileSet::MemoryOf
   std::vector<std::pair<std::string, std::string>> labels;  // those with the keys `by`
   std::vector<int64_t> values;                              // by dump
 
@@ -30,7 +30,7 @@ struct SiteGrowth {
 };
 
 // Returns every call stack with its verdict, sorted by verdict (leaks first) and then by growth (the largest first).
-// Sums the samples of a stack over all labels except the device and those with the keys `by`. Leaves out memory from
+// Sums the samples of a stack over all labels except the memory and those with the keys `by`. Leaves out memory from
 // before the program was attached to, and idle memory of pools: its stack is that of a call that made the pool grow.
 // REQUIRES: the dumps can be judged.
 std::vector<SiteGrowth> RankGrowth(const ProfileSet& profiles, const DumpSeries& series, size_t type,

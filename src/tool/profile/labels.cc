@@ -157,6 +157,11 @@ std::string RankOf(const ProfileSet::File& file) {
   return file.path;
 }
 
+std::string ProcessAndRankOf(const ProfileSet::File& file) {
+  const std::string rank = RankOf(file);
+  return rank == file.path ? ProcessIn(file) : Cat(ProcessIn(file), " ", rank);
+}
+
 bool AreRanks(const ProfileSet& profiles) {
   std::map<std::string, std::string> processes;  // by rank
   std::set<std::string> runs;

@@ -83,6 +83,9 @@ void LabelLibraries(KnownLibraries& libraries, ProfileSet& profiles);
 // Returns the number of the process in its run; if only its number on its host is known, "HOST/NUMBER"; else the path
 // of the file.
 std::string RankOf(const ProfileSet::File& file);
+// Returns a text that identifies the process that wrote the file; "" if it is unknown. In containers with the network
+// of the host, processes of different ranks can have the same host and id (ProcessIn).
+std::string ProcessAndRankOf(const ProfileSet::File& file);
 // The variables with the number of ranks.
 inline constexpr const char* kRankCountVariables[] = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
                                                       "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS"};

@@ -577,12 +577,17 @@ ProfileSet::LabelGroups ProfileSet::GroupLabels(const std::vector<std::string>& 
   absl::flat_hash_map<std::vector<std::string>, uint32_t> numbers;
   for (uint32_t set = 0; set < label_sets_.size(); ++set) {
     std::vector<std::string> values;
-    for (const std::string& key : keys) values.push_back(LabelText(set, key));
+    for (const std::string& key : keys) values.push_back(key == kMemoryKey ? MemoryOf(set) : LabelText(set, key));
     const auto [entry, is_new] = numbers.try_emplace(values, static_cast<uint32_t>(numbers.size()));
     if (is_new) groups.values.push_back(std::move(values));
     groups.of_set.push_back(entry->second);
   }
   return groups;
+}
+
+std::string ProfileSet::MemoryOf(uint32_t label_set) const {
+  const std::string kind = LabelText(label_set, "kind");
+  return LabelText(label_set, "device") + (kind == "managed" || kind == "pinned_host" ? " " + kind : "");
 }
 
 std::string ProcessIn(const ProfileSet::File& file) {

@@ -115,7 +115,11 @@ class ProfileSet {
     std::vector<uint32_t> of_set;                  // by label set
     std::vector<std::vector<std::string>> values;  // by group: one for each label, "" if it is missing
   };
+  // kMemoryKey as a key stands for MemoryOf.
   LabelGroups GroupLabels(const std::vector<std::string>& keys) const;
+  // Returns the name of the memory that samples with these labels are in, as ProfileInfo::Device::memory; the label
+  // `kind` says which one of its device.
+  std::string MemoryOf(uint32_t label_set) const;
 
   // Edits of the samples, for view.h and labels.h. They do not change the files on disk.
   void RemoveFiles(const std::vector<size_t>& indices);
@@ -178,6 +182,7 @@ class ProfileSet {
 };
 
 inline constexpr char kBirthLabel[] = "birth";
+inline constexpr char kMemoryKey[] = "\x01memory";  // no label has this key
 
 // Returns a text that identifies the process that wrote the file: its host and process id; "" if it is unknown.
 std::string ProcessIn(const ProfileSet::File& file);

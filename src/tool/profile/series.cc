@@ -136,6 +136,11 @@ int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t t
   return sum;
 }
 
+bool HasMemory(const ProfileSet::File& file) {
+  return !file.samples.empty() || absl::c_any_of(file.removed, [](int64_t bytes) { return bytes != 0; }) ||
+         absl::c_any_of(file.info.devices, [](const auto& one) { return one.Number("peak").value_or(0) > 0; });
+}
+
 bool IsFreed(const ProfileSet& profiles, const ProfileSet::File& file, size_t type) {
   int64_t held = 0;
   for (size_t s = 0; s < file.samples.size(); ++s) {

@@ -34,6 +34,11 @@ struct DumpSeries {
 absl::StatusOr<DumpSeries> OrderDumps(const ProfileSet& profiles, const std::string& counter);
 
 int64_t SumOf(const ProfileSet& profiles, const ProfileSet::File& file, size_t type);
+// Returns whether memory was recorded until the file was made.
+bool HasMemory(const ProfileSet::File& file);
+inline constexpr char kNoMemoryText[] =
+    "no memory was recorded: a linked library records only the calls that go through it (TrackingAllocator, "
+    "RecordAlloc); `hbmprof run` records those of all libraries, and `hbmprof doctor` says which it can record";
 // Returns whether nothing of a type is in use but idle memory of pools, code, and at most 4 KiB of a much larger peak,
 // as tensor.item() leaves pinned bytes behind: the program holds nothing itself.
 bool IsFreed(const ProfileSet& profiles, const ProfileSet::File& file, size_t type);

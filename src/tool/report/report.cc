@@ -5,8 +5,8 @@
 
 #include "absl/strings/escaping.h"
 #include "hbmprof/allocation.h"
-#include "src/tool/findings/findings.h"
 #include "src/tool/profile/labels.h"
+#include "src/tool/recording/instant.h"
 #include "src/tool/recording/site_totals.h"
 #include "src/tool/recording/timeline.h"
 
@@ -312,20 +312,20 @@ Json HeadJson(const ProfileSet& profiles, const std::vector<size_t>& shown, cons
 
 }  // namespace
 
-absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates* recorded, const ViewOptions& options,
-                                       const std::string& per) {
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, Subject subject, RecordingReader* recording,
+                                       const ViewOptions& options, const std::string& per) {
   ASSIGN_OR_RETURN(KnownLibraries libraries, KnownLibraries::Make(options.known));
   LabelLibraries(libraries, profiles);
   RETURN_IF_ERROR(ApplyFilters("report", options, profiles));
   RETURN_IF_ERROR(profiles.CheckTextOfStacks());
   ASSIGN_OR_RETURN(const size_t type, profiles.TypeNamed(""));
-  std::string counter = per;
-  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &counter));
+  subject.counter = per;
+  ASSIGN_OR_RETURN(const DumpSeries series, OrderToJudge(profiles, &subject.counter));
 
   const ProfileSet::File& now = profiles.files()[series.files.back()];
   const ProfileSet::File* const base = series.files.size() < 2 ? nullptr : &profiles.files()[series.files.front()];
   // The states of a recording are one file.
-  const std::vector<size_t> shown = recorded != nullptr ? std::vector<size_t>{series.files.back()} : series.files;
+  const std::vector<size_t> shown = recording != nullptr ? std::vector<size_t>{series.files.back()} : series.files;
   Json data = HeadJson(profiles, shown, base, type, options.own);
   data["unaccounted"] = UnaccountedJson(now, options);
   if (base != nullptr) data["base"]["unaccounted"] = UnaccountedJson(*base, options);
@@ -333,22 +333,16 @@ absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates
   PageStacks stacks(profiles, libraries);
   LabelSets labels;
   AddSamples(profiles, now, base, type, stacks, labels, data);
-  if (recorded != nullptr) {
-    ASSIGN_OR_RETURN(data["timeline"], TimelineOf(*recorded->reader, profiles, stacks, labels));
+  if (recording != nullptr) {
+    ASSIGN_OR_RETURN(data["timeline"], TimelineOf(*recording, profiles, stacks, labels));
   }
   data["label_sets"] = labels.ToJson();
   data["frames"] = stacks.FramesJson();
   data["stacks"] = stacks.StacksJson();
   if (options.own) AttributeToOwnCode(libraries, profiles);
-  std::vector<std::string> sources;
-  for (const size_t f : shown) sources.push_back(profiles.files()[f].path);
-  Subject subject = {now.path, SourcesText(sources)};
-  if (recorded != nullptr) {
-    subject.kind = Subject::Kind::kRecording;
-    subject.state = std::exchange(subject.sources, SourcesText({recorded->path}));
-  }
-  subject.counter = counter;
-  const Findings found = FindingsOf(profiles, series, type, subject);
+  ApplyViewAtFailure("report", options, subject);
+  // The page of a program that has freed all shows its peak.
+  const Findings found = FindingsOf(profiles, series, profiles.FindType("inuse_space").value_or(type), subject);
   data["verdict"] = Cat(ChangeSentence(profiles, now, base, type), HeadText(found));
   data.update(PageJson(found));
   size_t number = 0;
@@ -356,7 +350,7 @@ absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates
     if (finding.is_minor) continue;
     Json& shown = data["findings"][number++];
     const auto site = absl::c_find_if(found.sites, [&](const SiteGrowth& one) {
-      return finding.stack == one.stack && (finding.memory.empty() || finding.memory == one.device);
+      return finding.stack == one.stack && (finding.memory.empty() || finding.memory == one.memory);
     });
     if (site != found.sites.end()) AddCourse(*site, series.has_ages, shown);
   }

@@ -2,16 +2,17 @@
 #ifndef HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 #define HBMPROF_SRC_TOOL_REPORT_REPORT_H_
 
+#include "src/tool/findings/findings.h"
 #include "src/tool/profile/view.h"
-#include "src/tool/recording/instant.h"
+#include "src/tool/recording/cursor.h"
 
 namespace hbmprof::tool {
 
-// Returns the page for dumps of one program, or for the states of `recorded`, which may be null. The last is shown, and
-// compared with the earliest. `per` is the counter for the growth, or "". The page runs only its own script, and
+// Returns the page for dumps of one program, or for the states of `recording`, which may be null. The last is shown,
+// and compared with the earliest. `per` is the counter for the growth, or "". The page runs only its own script, and
 // shows the strings of the profiles as text. Errors: those of ApplyFilters, CheckTextOfStacks and OrderDumps.
-absl::StatusOr<std::string> ReportPage(ProfileSet profiles, const RecordedStates* recorded, const ViewOptions& options,
-                                       const std::string& per);
+absl::StatusOr<std::string> ReportPage(ProfileSet profiles, Subject subject, RecordingReader* recording,
+                                       const ViewOptions& options, const std::string& per);
 
 // The parts of this page and of the page of `hbmprof serve`: the files beside this one as text. Each script begins with
 // page.js.

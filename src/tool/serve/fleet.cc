@@ -4,10 +4,8 @@
 
 #include <set>
 
-#include "src/tool/report/report.h"
 #include "src/tool/serve/container.h"
 #include "src/tool/serve/metrics_text.h"
-#include "src/tool/symbols/profile_symbols.h"
 #include "src/tool/util/text.h"
 
 namespace hbmprof::tool {
@@ -225,13 +223,18 @@ absl::StatusOr<Json> Fleet::Explain(const Selection& selection) {
   return ExplainProcess(process, AnswerBytes(1));
 }
 
-absl::StatusOr<Json> Fleet::ExplainProcess(const LiveProcess& process, int64_t most_bytes) {
+template <typename Answer>
+absl::StatusOr<Answer> Fleet::Make(const LiveProcess& process, int64_t most_bytes, const Options::Maker<Answer>& make) {
   const QueryLimits limits = {kQueryMillis, kProfileMillis, most_bytes};
   // The whole profile: what is folded cannot be judged.
   ASSIGN_OR_RETURN(std::string profile, QueryProcess(process.socket, "profile", limits));
   const std::string stats = QueryProcess(process.socket, "stats", limits).value_or("");
   const std::lock_guard<std::mutex> parsing(parsing_);
-  ASSIGN_OR_RETURN(Json answer, options_.explain(process, std::move(profile), stats));
+  return make(process, std::move(profile), stats);
+}
+
+absl::StatusOr<Json> Fleet::ExplainProcess(const LiveProcess& process, int64_t most_bytes) {
+  ASSIGN_OR_RETURN(Json answer, Make(process, most_bytes, options_.explain));
   const std::lock_guard<std::mutex> lock(mutex_);
   const auto course = courses_.find({process.pid, process.id});
   if (course != courses_.end()) {
@@ -243,10 +246,7 @@ absl::StatusOr<Json> Fleet::ExplainProcess(const LiveProcess& process, int64_t m
 
 absl::StatusOr<std::string> Fleet::Report(const Selection& selection) {
   ASSIGN_OR_RETURN(const LiveProcess process, SelectOne(selection));
-  ASSIGN_OR_RETURN(std::string profile, Profile({process.id, ""}));
-  const std::lock_guard<std::mutex> lock(parsing_);
-  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{process.id, std::move(profile)}}));
-  return ReportPage(std::move(profiles), nullptr, ViewOptions(), "");
+  return Make(process, AnswerBytes(1), options_.report);
 }
 
 std::string Fleet::Metrics() {

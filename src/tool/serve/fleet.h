@@ -26,8 +26,12 @@ class Fleet {
     int64_t max_bytes = 4 << 20;
     // The tag keys "KEY,KEY,..." by which the metrics split the bytes in use; "": those that each process has set.
     std::string metrics_tags;
-    // Says what is wrong with the memory of a process. `profile`, `stats`: its answers to these requests.
-    std::function<absl::StatusOr<Json>(const LiveProcess&, std::string profile, const std::string& stats)> explain;
+    // What is made of a process. `profile`, `stats`: its answers to these requests.
+    template <typename Answer>
+    using Maker =
+        std::function<absl::StatusOr<Answer>(const LiveProcess&, std::string profile, const std::string& stats)>;
+    Maker<Json> explain;        // says what is wrong with its memory
+    Maker<std::string> report;  // ReportPage
   };
   // The processes with this id or name; all processes if both are "".
   struct Selection {
@@ -78,7 +82,10 @@ class Fleet {
 
   void RecordHistory();
   void Judge();
-  // Explain, unless the profile has more bytes than `most_bytes`: kOutOfRange.
+  // Queries the process for `make`. Error: kOutOfRange if the profile has more bytes than `most_bytes`.
+  template <typename Answer>
+  absl::StatusOr<Answer> Make(const LiveProcess& process, int64_t most_bytes, const Options::Maker<Answer>& make);
+  // Explain, with the error of Make.
   absl::StatusOr<Json> ExplainProcess(const LiveProcess& process, int64_t most_bytes);
   // Returns the samples of the findings in the last answer of Explain; "" if there is none, or none of late.
   std::string FindingMetrics(const LiveProcess& process) const;
