@@ -46,6 +46,7 @@ void TrackingStarts() {
 }
 
 void MemoryEnds() { KeepStateAtPythonEnd(); }
+void DeviceEnds() { KeepStateForExit(); }
 
 void ProfilerCalled(bool starts) {
   const CaptureChoice* const ranges = ChosenRanges();

@@ -22,6 +22,7 @@ struct HalMemInfo {
 };
 int halMemAlloc(void** ptr, unsigned long long bytes, unsigned long long flags);
 int halMemFree(void* ptr);
+int halDeviceClose(uint32_t device, const uint32_t* type);
 int halMemCreate(uint64_t* handle, size_t bytes, const HalMemProperties* properties, uint64_t flags);
 int halMemRelease(uint64_t handle);
 int halMemAddressReserve(void** ptr, size_t bytes, size_t alignment, void* address, uint64_t flags);
@@ -38,8 +39,11 @@ constexpr unsigned long long kOnDevice = 1 << 10, kOnHost = 2 << 10, kHbm = 1 <<
 constexpr int kOutOfMemory = 207001;
 
 int OfHal(int result) { return result == 0 ? 0 : result == 6 ? kOutOfMemory : 500000; }
+// As ACL_MEM_MALLOC_HUGE_FIRST.
 int OnDevice(void** ptr, size_t bytes) {
-  return OfHal(halMemAlloc(ptr, bytes, kApp << 56 | kOnDevice | kHbm | kHugePages));
+  constexpr unsigned long long kFlags = kApp << 56 | kOnDevice | kHbm;
+  const int result = halMemAlloc(ptr, bytes, kFlags | kHugePages);
+  return OfHal(result == 0 ? result : halMemAlloc(ptr, bytes, kFlags));
 }
 int OnHost(void** ptr, size_t bytes) { return OfHal(halMemAlloc(ptr, bytes, kApp << 56 | kOnHost)); }
 size_t Align32(size_t bytes) { return (bytes + 31) / 32 * 32; }
@@ -93,6 +97,7 @@ int aclrtGetMemInfo(int, size_t* free, size_t* total) {
   return OfHal(result);
 }
 
+int aclrtResetDevice(int device) { return OfHal(halDeviceClose(static_cast<uint32_t>(device), nullptr)); }
 int aclrtGetDevice(int* device) { return Answer(device, 0); }
 int aclrtGetDeviceCount(uint32_t* count) { return Answer(count, 1u); }
 const char* aclrtGetSocName() { return "Ascend910B1"; }

@@ -324,11 +324,11 @@ ProfileView Profile() {
 // Runs this test again, in a process of its own, and returns what that writes to standard error.
 constexpr char kInner[] = "VENDORS_TEST_INNER";
 bool IsInner() { return std::getenv(kInner) != nullptr; }
-std::string MessagesOfThisTest() {
+std::string MessagesOfThisTest(const std::string& profile = NewDirectory() + "/profile.pb.gz") {
   const auto* const test = ::testing::UnitTest::GetInstance()->current_test_info();
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
   const std::string filter = std::string("--gtest_filter=") + test->test_suite_name() + "." + test->name();
-  const std::string output = "HBMPROF_GPU_OUTPUT=" + NewDirectory() + "/profile.pb.gz";
+  const std::string output = "HBMPROF_GPU_OUTPUT=" + profile;
   const auto run =
       hbmprof_test::RunCommand({self, filter}, {std::string(kInner) + "=1", "LD_PRELOAD=" HBMPROF_INJECTED, output});
   EXPECT_EQ(run.exit_code, 0) << run.out;
@@ -698,6 +698,20 @@ TEST(AscendTest, AClosedDeviceHasNoMemory) {
     EXPECT_EQ(ascend::halMemFree(of_other), 0);
   }
   EXPECT_EQ(Tracked().foreign_frees, foreign);
+}
+
+// torch_npu closes its devices when Python ends.
+TEST(AscendTest, TheProfileAtExitIsThatBeforeTheDeviceIsClosed) {
+  if (!IsInner()) {
+    const std::string profile = NewDirectory() + "/profile.pb.gz";
+    MessagesOfThisTest(profile);
+    EXPECT_EQ(ViewProfile(profile).SumWhere("inuse_space", "device", "NPU:6"), 1 << 20);
+    return;
+  }
+  void* ptr = nullptr;
+  ASSERT_EQ(ascend::halMemAlloc(&ptr, 1 << 20, kApp | kDevice | 6), 0);
+  ASSERT_EQ(ascend::halDeviceClose(6, nullptr), 0);
+  EXPECT_EQ(Stats("NPU:6").bytes_in_use, 0);
 }
 
 TEST(AscendTest, ImportedMemoryCountsWhileItIsMapped) {
