@@ -3,6 +3,7 @@
 
 #include "src/tool/commands/command.h"
 #include "src/tool/profile/labels.h"
+#include "src/tool/profile/series.h"
 #include "src/tool/source/profile_source.h"
 
 namespace hbmprof::tool {
@@ -116,13 +117,9 @@ absl::StatusOr<int> RunTop(const TopOptions& options) {
   }
   AddNameFields(query.grouping, columns);
   const std::vector<Sums::Row> rows = sums.Rows(options.by_cum);
-  const bool has_memory = !rows.empty() || absl::c_any_of(query.profiles.files(), [](const ProfileSet::File& file) {
-    return absl::c_any_of(file.info.devices, [](const auto& one) { return one.Number("peak").value_or(0) > 0; });
-  });
+  const bool has_memory = !rows.empty() || absl::c_any_of(query.profiles.files(), HasMemory);
   if (!has_memory && !options.has_filter() && options.older.empty() && answer.exit_code == kSuccess) {
-    answer.text +=
-        "no memory was recorded: a linked library records only the calls that go through it (TrackingAllocator, "
-        "RecordAlloc); `hbmprof run` records those of all libraries, and `hbmprof doctor` says which it can record\n";
+    answer.text += Cat(kNoMemoryText, "\n");
   }
   answer.Add("rows", rows, columns, options.rows);
   return answer.Print();

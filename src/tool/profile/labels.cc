@@ -158,8 +158,9 @@ std::string RankOf(const ProfileSet::File& file) {
 }
 
 std::string ProcessAndRankOf(const ProfileSet::File& file) {
+  const std::string process = ProcessIn(file);
   const std::string rank = RankOf(file);
-  return rank == file.path ? ProcessIn(file) : Cat(ProcessIn(file), " ", rank);
+  return process.empty() || rank == file.path ? process : Cat(process, " ", rank);
 }
 
 bool AreRanks(const ProfileSet& profiles) {

@@ -358,8 +358,8 @@ absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const st
   std::map<std::string, int64_t> free_segments = FreeSegments(tables, state);
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines(bytes));
-  return RecordedStates{std::move(reader),      std::move(profiles), path,
-                        std::move(last.source), last.failed,         std::move(free_segments)};
+  return RecordedStates{std::move(reader), std::move(profiles), std::move(last.source), last.failed,
+                        std::move(free_segments)};
 }
 
 }  // namespace hbmprof::tool

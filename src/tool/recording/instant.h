@@ -61,7 +61,6 @@ extern const char kRecordedSiteLabel[];
 struct RecordedStates {
   std::unique_ptr<RecordingReader> reader;
   ProfileSet states;  // at equal distances; the last is LastStateOf
-  std::string path;   // of the recording
   std::string last;   // the last state, as a source
   FailedAllocations failed;
   // In the last state: by device, the bytes of pools' segments without blocks.

@@ -53,10 +53,8 @@ void KeepLastOfEachProcess(const std::string& command, size_t first, ProfileSet&
   absl::flat_hash_map<std::string, size_t> last;
   std::vector<size_t> earlier;
   for (size_t i = first; i < files.size(); ++i) {
-    const std::string process = ProcessIn(files[i]);
-    // In containers with the network of the host, processes of different ranks can have the same id.
-    const std::string rank = RankOf(files[i]);
-    const auto [entry, is_new] = last.try_emplace(rank == files[i].path ? process : Cat(process, " ", rank), i);
+    const std::string process = ProcessAndRankOf(files[i]);
+    const auto [entry, is_new] = last.try_emplace(process, i);
     if (is_new || process.empty()) continue;
     const bool is_later = files[i].time_nanos >= files[entry->second].time_nanos;
     earlier.push_back(is_later ? std::exchange(entry->second, i) : i);
