@@ -72,7 +72,8 @@ build() {
   local root=$bare/$1.build
   copy "$1" build
   copy_sources "$root/srv/hbmprof"
-  tar -C "$root/srv" --exclude=hbmprof/debian --exclude=hbmprof/tests/fuzz/elf_corpus --sort=name -czf "$root/srv/hbmprof_$version.orig.tar.gz" hbmprof
+  rm -r "$root/srv/hbmprof/tests/fuzz/elf_corpus"  # Files-Excluded in debian/copyright
+  tar -C "$root/srv" --exclude=hbmprof/debian --sort=name -czf "$root/srv/hbmprof_$version.orig.tar.gz" hbmprof
   in_copy "$root" bash /files/use.sh build
 }
 
