@@ -39,19 +39,14 @@ endif()
 
 # hbmprof_unite_folders(TARGET): with CMAKE_UNITY_BUILD, the sources of one folder are compiled together, because names
 # that are local to a source can occur in more than one folder. Sources that have compile options of their own are
-# compiled alone. So are these: each defines a local name that another source of its folder also defines, or a class
-# whose members have local types.
-set(HBMPROF_COMPILED_ALONE exit_writer.cc interpreter.cc recorder.cc runtime_stream_per_thread.cc tables.cc)
+# compiled alone.
 function(hbmprof_unite_folders target)
   get_target_property(_sources ${target} SOURCES)
   foreach(_source IN LISTS _sources)
     cmake_path(ABSOLUTE_PATH _source)
-    cmake_path(GET _source FILENAME _name)
-    if(NOT _name IN_LIST HBMPROF_COMPILED_ALONE)
-      cmake_path(GET _source PARENT_PATH _folder)
-      cmake_path(GET _folder FILENAME _folder)
-      set_property(SOURCE ${_source} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP ${_folder})
-    endif()
+    cmake_path(GET _source PARENT_PATH _folder)
+    cmake_path(GET _folder FILENAME _folder)
+    set_property(SOURCE ${_source} TARGET_DIRECTORY ${target} PROPERTY UNITY_GROUP ${_folder})
   endforeach()
   set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
 endfunction()

@@ -4,16 +4,12 @@
 
 #include <algorithm>
 
+#include "src/base/monotonic_clock.h"
+
 namespace hbmprof::internal {
 namespace {
 
-constexpr int64_t kNanosPerSecond = 1'000'000'000;
-
-int64_t CoarseNanos() {
-  timespec time;
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &time);
-  return time.tv_sec * kNanosPerSecond + time.tv_nsec;
-}
+int64_t CoarseNanos() { return ClockNanos(CLOCK_MONOTONIC_COARSE); }
 
 std::atomic<int64_t> start{INT64_MIN};  // in the clock's time; INT64_MIN: not known yet
 

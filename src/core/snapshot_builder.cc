@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "src/base/monotonic_clock.h"
 #include "src/base/utc_time.h"
 #include "src/capture/modules.h"
 #include "src/capture/python/interpreter.h"
@@ -72,6 +73,7 @@ struct Row {
   SiteTotals totals;
 };
 
+// Leaves out sites without events, such as that of a failed allocation: the snapshot may not have their device.
 std::vector<Row> RowsOf(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites) {
   std::vector<Row> rows;
   for (SiteId site = 0; site < sites.size(); ++site) {
@@ -88,11 +90,10 @@ std::vector<Row> RowsOf(const ProfilerImpl& profiler, const std::vector<SiteTota
 // One row for all sites of a device with the same kind, pool and tags.
 std::vector<Row> SumsOf(const ProfilerImpl& profiler, const std::vector<SiteTotals>& sites) {
   std::map<uint64_t, SiteTotals> sums;  // by SiteLabels, without the allocators of buffers and blocks
-  for (SiteId site = 0; site < sites.size(); ++site) {
-    const SiteLabels labels = profiler.sites().At(site).labels;
-    Attributes attributes = labels.attributes();
+  for (const Row& row : RowsOf(profiler, sites)) {
+    Attributes attributes = row.labels.attributes();
     if (attributes.kind != MemoryKind::kPool) attributes.allocator = {};
-    sums[labels.With(attributes).value].Add(sites[site]);
+    sums[row.labels.With(attributes).value].Add(row.totals);
   }
   std::vector<Row> rows;
   for (const auto& [labels, totals] : sums) rows.push_back({kNoSite, nullptr, SiteLabels(labels), totals});
@@ -294,7 +295,7 @@ Snapshot ProfilerImpl::TakeSnapshot(SnapshotParts parts) const {
   const LedgerTotals totals = parts == SnapshotParts::kDevices ? ledger_.Totals() : ledger_.Snapshot();
 
   hbmprof::Snapshot snapshot;
-  snapshot.uptime_seconds = LookAtClock() / 1'000'000'000;
+  snapshot.uptime_seconds = LookAtClock() / kNanosPerSecond;
   snapshot.birth_class_log2 = BirthClassLog2(*snapshot.uptime_seconds);
   snapshot.time_unix_nanos = UnixNanos();
   DescribeProcess(*this, &snapshot);

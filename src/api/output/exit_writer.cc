@@ -29,15 +29,14 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
 // A wait for the write of a profile ends after kMaxWait. At the end of the process it begins anew, for kMaxEnd in all,
 // if the thread that writes has used kLeastProgress of processor time: one that only waits or polls uses less.
-constexpr int64_t kMaxWait = 5 * kSecond;
-constexpr int64_t kMaxEnd = 30 * kSecond;
-constexpr int64_t kLeastProgress = kSecond / 10;
+constexpr int64_t kMaxWait = 5 * kNanosPerSecond;
+constexpr int64_t kMaxEnd = 30 * kNanosPerSecond;
+constexpr int64_t kLeastProgress = kNanosPerSecond / 10;
 constexpr pid_t kFirstProcess = 1;  // of a process id name space: a container's first process
 // How long, and in which steps, a signal is delayed because its thread may hold a lock that the exit writer needs.
-constexpr int64_t kMaxDelay = kSecond;
+constexpr int64_t kMaxDelay = kNanosPerSecond;
 constexpr long kDelayStep = 200'000;
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGXCPU, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
@@ -115,7 +114,7 @@ void* WaitAndWrite(void*) {
 // Waits until is_done(), or until `deadline`.
 template <typename IsDone>
 void WaitUntil(int64_t deadline, const IsDone& is_done) {
-  const timespec until = {deadline / kSecond, deadline % kSecond};
+  const timespec until = {deadline / kNanosPerSecond, deadline % kNanosPerSecond};
   // FUTEX_WAIT_BITSET takes an absolute time, not a duration.
   for (uint32_t seen = completed.load(); !is_done(); seen = completed.load()) {
     const long result =
@@ -125,11 +124,7 @@ void WaitUntil(int64_t deadline, const IsDone& is_done) {
 }
 
 // Returns 0 if the thread has not begun.
-int64_t WritingNanos() {
-  timespec time = {};
-  clock_gettime(writing_clock.load(), &time);
-  return time.tv_sec * kSecond + time.tv_nsec;
-}
+int64_t WritingNanos() { return ClockNanos(writing_clock.load()); }
 
 // Waits until write_at_end has returned, or has taken too long.
 void AwaitEnd() {
@@ -244,7 +239,7 @@ void Handle(int number) {
   sigaction(number, &action, nullptr);
 }
 
-bool StartThread() {
+bool StartWriterThread() {
   sem_init(&requested, 0, 0);
   if (!StartBackgroundThread(&WaitAndWrite, nullptr)) return false;
   thread_process.store(getpid());
@@ -259,7 +254,7 @@ void StartInChild() {
   completed_writes.store(requested_writes.load());
   delayed_signal.store(0);
   first_delay.store(0);
-  StartThread();
+  StartWriterThread();
 #endif
 }
 
@@ -282,7 +277,7 @@ void WriteAtEveryEnd() {
   WriteAtExit();
   static std::atomic<bool> is_started{false};
   if (!Profiler::OptionsOfDefault().output_on_signals || is_started.exchange(true)) return;
-  if (!StartThread()) {
+  if (!StartWriterThread()) {
     return PrintMessage("hbmprof: cannot start the thread that writes the files when a signal ends the process");
   }
   // Not when this library is loaded: a new thread needs malloc, whose own handler must run first.

@@ -28,8 +28,7 @@
 namespace hbmprof::internal {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kMostWaitAtEnd = 5 * kSecond;
+constexpr int64_t kMostWaitAtEnd = 5 * kNanosPerSecond;
 constexpr size_t kMostJobs = 16;
 
 enum class Result : int { kNone, kDone, kRefused };
@@ -120,7 +119,7 @@ absl::Status DoFileWork(std::function<void()> work, int64_t most_wait) {
   }
   if (!has_thread) StartThread();
   const int64_t until = MonotonicNanos() + most_wait;
-  const timespec deadline = {until / kSecond, until % kSecond};
+  const timespec deadline = {until / kNanosPerSecond, until % kNanosPerSecond};
   while (waits && sem_clockwait(&job->done, CLOCK_MONOTONIC, &deadline) != 0 && errno == EINTR) {
   }
   // The thread sanitizer knows the atomic, not sem_clockwait.

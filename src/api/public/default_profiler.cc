@@ -65,11 +65,14 @@ struct OfProcess {
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
 std::atomic<const OfProcess*> kept_state{nullptr};  // of KeepStateForExit
+std::atomic<bool> exit_uses_kept_state{false};      // so it is not deleted
 
 // Returns the number of all allocations until the snapshot.
 int64_t Allocations(const Snapshot& snapshot) {
   int64_t count = 0;
-  for (const Snapshot::Sample& sample : snapshot.samples) count += sample.alloc_objects;
+  for (const Snapshot::Device& device : snapshot.devices) {
+    for (const DeviceStats& stats : device.spaces) count += stats.num_allocs;
+  }
   return count;
 }
 
@@ -299,20 +302,27 @@ void internal::StartThreads() {
   StartThreadsNow(made->options);
 }
 
-void internal::KeepStateForExit() {
-  static std::atomic<bool> is_kept{false};
-  if (IsOff() || is_kept.exchange(true)) return;
+void internal::KeepStateForExit(bool python_ends) {
+  static std::atomic<bool> is_busy{false};
+  if (IsOff() || is_busy.exchange(true)) return;
   const NoCancellation no_cancellation;
   const KeptErrno kept_errno;
   const DeviceDriver* const driver = device_driver.load();
   void* const context = driver == nullptr ? nullptr : driver->context();
-  const auto keep = [context] {
+  const auto keep = [=] {
     const ProbeLimit limit(context);
-    const ScopedMark mark(kPythonEndMark);
-    kept_state.store(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()}, std::memory_order_release);
+    const OfProcess* const kept = kept_state.load();
+    if (kept != nullptr && kept->process == getpid() &&
+        Allocations(kept->snapshot) == Allocations(SnapshotOf(Profiler::Default(), SnapshotParts::kDevices))) {
+      return;
+    }
+    const ScopedMark mark(python_ends ? kPythonEndMark : "device closed");
+    const OfProcess* const older = kept_state.exchange(new OfProcess{getpid(), Profiler::Default().TakeSnapshot()});
+    if (!exit_uses_kept_state.load()) delete older;
   };
   // Without host memory or stack, the profile shows what is in use later.
   static_cast<void>(WithEnoughStack([&] { static_cast<void>(TryRun(keep)); }));
+  is_busy.store(false);
 }
 
 const Snapshot& internal::ExitSnapshot() {
@@ -323,7 +333,8 @@ const Snapshot& internal::ExitSnapshot() {
   const ProbeLimit limit;
   taken->process = getpid();
   taken->snapshot = Profiler::Default().TakeSnapshot();
-  const OfProcess* const kept = kept_state.load(std::memory_order_acquire);
+  exit_uses_kept_state.store(true);
+  const OfProcess* const kept = kept_state.load();
   const bool is_end =
       kept != nullptr && kept->process == taken->process && Allocations(kept->snapshot) == Allocations(taken->snapshot);
   if (is_end) taken->snapshot = kept->snapshot;

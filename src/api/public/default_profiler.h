@@ -37,10 +37,10 @@ void StartThreads();
 // same snapshot. Throws std::bad_alloc.
 const Snapshot& ExitSnapshot();
 
-// The first call in a process takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then.
-// Called when the program has ended, and the objects that hold its memory are about to be destroyed. Does not change
-// errno. Does not throw.
-void KeepStateForExit();
+// Takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then. If nothing was allocated since
+// the last call, that call's snapshot stays. Called before what the program holds ends without a free of the program's.
+// `python_ends`: the mark in a recording is kPythonEndMark. Does not change errno. Does not throw.
+void KeepStateForExit(bool python_ends);
 
 }  // namespace hbmprof::internal
 

@@ -54,6 +54,18 @@ BufferId PhysicalMemory::Mapped(uint64_t address, size_t bytes, DriverHandle han
   const auto found = handles_.find(handle);
   if (found == handles_.end()) return {};
   const std::shared_ptr<Physical>& memory = found->second;
+  // The driver refuses to map over a mapping: the end of what is here was not seen, as recording was off or the device
+  // was closed.
+  for (auto old = mappings_.lower_bound(address); old != mappings_.end() && old->first - address < bytes;) {
+    Physical& unmapped = *old->second.memory;
+    if (old->second.kept) {
+      ++old;
+      continue;
+    }
+    const bool is_unused = --unmapped.mappings == 0 && unmapped.references == 0;
+    if (is_unused && profiler_.FindBuffer(unmapped.id).has_value()) profiler_.RecordFree(unmapped.id);
+    old = mappings_.erase(old);
+  }
   mappings_.insert({address, {bytes, memory}});
   DriverRanges::Instance().AddMapped(address, bytes, memory->id);
   ++memory->mappings;

@@ -76,7 +76,8 @@ inline bool IsProfilerEnabled() {
 // at exit, which so shows what the program held: the interpreter destroys the program's variables, and so frees their
 // memory, before the process ends. The thread must hold no lock of this library. Does not change errno.
 inline void KeepStateAtPythonEnd() {
-  if (PythonIsEnding()) KeepStateForExit();
+  static std::atomic<bool> is_kept{false};
+  if (PythonIsEnding() && !is_kept.exchange(true)) KeepStateForExit(/*python_ends=*/true);
 }
 
 // A reason why the reports of a framework are not used.
