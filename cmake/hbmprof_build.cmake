@@ -15,6 +15,8 @@ add_library(hbmprof_build_flags INTERFACE)
 target_compile_features(hbmprof_build_flags INTERFACE cxx_std_17)
 target_compile_options(hbmprof_build_flags INTERFACE
   -Wall -Wextra
+  # A distribution's flags may turn it on. It joins the files' assembler code, whose macros have the same names.
+  -fno-lto
   ${HBMPROF_WERROR_FLAG}
   # Clang checks lock annotations; g++ cannot.
   $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wthread-safety>

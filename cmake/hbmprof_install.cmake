@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/hbmprof)
 
-install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES LICENSE README.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/hbmprof)
 install(DIRECTORY deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/deploy)
 install(FILES skills/hbmprof/SKILL.md DESTINATION ${CMAKE_INSTALL_DATADIR}/hbmprof/skills/hbmprof)
 # Programs load these libraries by their paths, so they are no part of the CMake package.

@@ -1,5 +1,5 @@
 # cmake -DMANIFEST=install_manifest.txt -P hbmprof_uninstall.cmake: removes the files that the last `cmake --install` of
-# that build folder wrote, and then the folders hbmprof and hbmprof/adapters if they are empty. DESTDIR has the same
+# that build folder wrote, and then the folders hbmprof and those in them if they are empty. DESTDIR has the same
 # effect as for the installation.
 if(NOT EXISTS ${MANIFEST})
   message(FATAL_ERROR "hbmprof: nothing to uninstall: there is no ${MANIFEST}; `cmake --install` writes it")
@@ -12,10 +12,10 @@ foreach(_file IN LISTS _files)
     message(STATUS "Removing: ${_path}")
     file(REMOVE "${_path}")
   endif()
-  cmake_path(GET _path PARENT_PATH _folder)
-  if(_folder MATCHES "/hbmprof(/adapters)?$")
-    list(APPEND _folders "${_folder}")
-  endif()
+  while(_path MATCHES "/hbmprof/")
+    cmake_path(GET _path PARENT_PATH _path)
+    list(APPEND _folders "${_path}")
+  endwhile()
 endforeach()
 list(REMOVE_DUPLICATES _folders)
 list(SORT _folders ORDER DESCENDING)  # a folder comes before the folder that it is in

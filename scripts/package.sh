@@ -43,9 +43,9 @@ build_wheel() {
   rm -rf "$build/wheel" "$build/tree"
   mkdir -p "$build"
   # With the system's CMake, because scripts/package_test.sh builds in the same folder.
-  PYTHONPATH=$PWD/build/pypi python3 -m pip -v wheel . --no-build-isolation --no-deps --wheel-dir "$build/wheel" \
-    --config-settings build-dir="$build/cmake" "${options[@]}" 2>&1 | hbmprof_progress "$build/build.log" ||
-    { tail -n 30 "$build/build.log" >&2; return 1; }
+  PYTHONPATH=$PWD/build/pypi CMAKE_EXECUTABLE=/usr/bin/cmake python3 -m pip -v wheel . --no-build-isolation \
+    --no-deps --wheel-dir "$build/wheel" --config-settings build-dir="$build/cmake" "${options[@]}" 2>&1 |
+    hbmprof_progress "$build/build.log" || { tail -n 30 "$build/build.log" >&2; return 1; }
   # Two names of the same platform: pip before 20.3 knows only manylinux2014.
   name=$(PYTHONPATH=$PWD/build/pypi python3 -m wheel tags --remove --platform-tag \
     "manylinux2014_$arch.manylinux_2_17_$arch" "$build"/wheel/*.whl)

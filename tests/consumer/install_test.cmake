@@ -17,8 +17,9 @@ endforeach()
 # A file that was not installed stays.
 file(WRITE ${first}/include/hbmprof/others.h "")
 run(${CMAKE_COMMAND} --build ${BUILD} --target uninstall)
-file(GLOB_RECURSE left LIST_DIRECTORIES false ${first}/*)
-if(NOT left STREQUAL "${first}/include/hbmprof/others.h")
+file(GLOB_RECURSE left LIST_DIRECTORIES true ${first}/*)
+list(FILTER left INCLUDE REGEX "${first}/.*hbmprof")
+if(NOT left STREQUAL "${first}/include/hbmprof;${first}/include/hbmprof/others.h")
   message(FATAL_ERROR "after the uninstallation there are: ${left}")
 endif()
 

@@ -58,21 +58,21 @@ std::string Cat(const Parts&... parts) {
 }
 
 // Makes errors of one kind. The message is the concatenation of the arguments.
-template <absl::Status (*kMake)(absl::string_view)>
+template <absl::StatusCode kCode>
 struct ErrorMaker {
   template <typename... Parts>
   absl::Status operator()(const Parts&... parts) const {
-    return kMake(Cat(parts...));
+    return absl::Status(kCode, Cat(parts...));
   }
 };
-inline constexpr ErrorMaker<&absl::AbortedError> Aborted;
-inline constexpr ErrorMaker<&absl::DeadlineExceededError> DeadlineExceeded;
-inline constexpr ErrorMaker<&absl::FailedPreconditionError> FailedPrecondition;
-inline constexpr ErrorMaker<&absl::InvalidArgumentError> InvalidArgument;
-inline constexpr ErrorMaker<&absl::NotFoundError> NotFound;
-inline constexpr ErrorMaker<&absl::PermissionDeniedError> PermissionDenied;
-inline constexpr ErrorMaker<&absl::ResourceExhaustedError> ResourceExhausted;
-inline constexpr ErrorMaker<&absl::UnavailableError> Unavailable;
+inline constexpr ErrorMaker<absl::StatusCode::kAborted> Aborted;
+inline constexpr ErrorMaker<absl::StatusCode::kDeadlineExceeded> DeadlineExceeded;
+inline constexpr ErrorMaker<absl::StatusCode::kFailedPrecondition> FailedPrecondition;
+inline constexpr ErrorMaker<absl::StatusCode::kInvalidArgument> InvalidArgument;
+inline constexpr ErrorMaker<absl::StatusCode::kNotFound> NotFound;
+inline constexpr ErrorMaker<absl::StatusCode::kPermissionDenied> PermissionDenied;
+inline constexpr ErrorMaker<absl::StatusCode::kResourceExhausted> ResourceExhausted;
+inline constexpr ErrorMaker<absl::StatusCode::kUnavailable> Unavailable;
 
 inline std::string MessageOf(const absl::Status& status) { return std::string(status.message()); }
 // Returns the result of work on `where`, a file or a part of it: the message of an error begins with it and a colon.
