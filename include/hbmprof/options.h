@@ -63,7 +63,8 @@ struct DefaultOptions : Options {
   // loaded when the profiler is made call it before _exit and exec (docs/live.md).
   bool output_on_signals = false;
   // The time between two profiles that are written to `output` while the process runs, in seconds, 0.001 to 1e8. So
-  // there is one if the process ends by SIGKILL. 0: profiles are written at the end only.
+  // there is one if the process ends by SIGKILL. 0: profiles are written at the end only. If `output` has "%n", each is
+  // a new file, and none is written if less than 64 MiB of the file system would remain free.
   double output_interval = 0;
   // The permission bits of new profiles, 0 to 0777. The umask is not applied. A file that is replaced keeps its
   // permissions.

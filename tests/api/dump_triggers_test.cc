@@ -18,6 +18,7 @@ namespace {
 
 using ::hbmprof_test::FilesIn;
 using ::hbmprof_test::NewDirectory;
+using ::hbmprof_test::RunCommand;
 using ::hbmprof_test::RunningProgram;
 using ::hbmprof_test::ViewProfile;
 using ::testing::ElementsAre;
@@ -62,6 +63,24 @@ TEST_F(DumpTriggersTest, FullDeviceIsDumpedOnce) {
   usleep(11'200'000);
   EXPECT_EQ(FilesIn(directory_).size(), 1u) << "it was not below the share meanwhile";
   EXPECT_EQ(program.Wait(), 0);
+}
+
+// Failed before: an interval filled the disk to its last byte.
+TEST_F(DumpTriggersTest, NoProfileOfAnIntervalFillsTheDisk) {
+  const std::string disk = directory_ + "/disk";
+  ASSERT_EQ(mkdir(disk.c_str(), 0700), 0);
+  const std::string mount = "mount -t tmpfs -o size=60m disk " + disk;
+  if (RunCommand({"unshare", "-rm", "sh", "-c", mount}).exit_code != 0) {
+    GTEST_SKIP() << "cannot mount a file system here";
+  }
+  RunningProgram program(
+      {"/usr/bin/unshare", "-rm", "sh", "-c", mount + " && \"$@\"; ls " + disk, "sh", HBMPROF_DUMP_PROGRAM},
+      {"HBMPROF_OUTPUT=" + disk + "/%n.pb.gz", "HBMPROF_OUTPUT_INTERVAL=0.1"}, errors_);
+  Hold(program, 1);
+  EXPECT_THAT(AwaitError("\n"), StartsWith("hbmprof: no profile: less than 64 MiB of the disk would remain free\n"));
+  program.CloseInput();
+  EXPECT_EQ(program.ReadLine(), "0.pb.gz") << "the profile at the end";
+  EXPECT_EQ(program.ReadLine(), "");
 }
 
 TEST_F(DumpTriggersTest, GrownPeakIsDumped) {

@@ -45,12 +45,21 @@ if has("promtool"):
   # Debian's Prometheus does not find pods, so the job gets a list of hosts instead.
   with tempfile.TemporaryDirectory() as copy:
     pods = re.compile(r"kubernetes_sd_configs:\n( {6}.*\n)+")
-    hosts = 'static_configs:\n      - targets: ["127.0.0.1:4747"]\n'
+    hosts = "static_configs:\n" + "".join(
+        f'      - targets: ["127.0.0.1:{port}"]\n        labels: {{__meta_kubernetes_pod_phase: {phase}, '
+        f"__meta_kubernetes_pod_container_port_name: {name}}}\n"
+        for port, phase, name in ((1, "Running", "hbmprof"), (2, "Running", "http"), (3, "Succeeded", "hbmprof"),
+                                  (4, "Failed", "hbmprof")))
     job = read("prometheus/kubernetes.yml")
     assert len(pods.findall(job)) == 1
     with open(os.path.join(copy, "job.yml"), "w", encoding="utf-8") as file:
       file.write(pods.sub(hosts, job))
     check("kubernetes.yml, without the pods", ["promtool", "check", "config", "--syntax-only", "job.yml"], cwd=copy)
+    find = ["promtool", "check", "service-discovery", "--timeout=2s", "job.yml", "hbmprof"]
+    found = json.loads(subprocess.run(find, stdout=subprocess.PIPE, check=True, cwd=copy).stdout)
+    scraped = [pod["labels"]["instance"] for pod in found if pod["labels"]]
+    if scraped != ["127.0.0.1:1"]:
+      failed.append(f"kubernetes.yml scrapes {scraped}, not only the pod that runs")
 
 # The queries of the dashboard are valid PromQL: promtool checks them as recording rules.
 dashboard = json.loads(read("grafana/hbmprof.json"))

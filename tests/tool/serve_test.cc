@@ -268,6 +268,25 @@ TEST_F(ServeTest, EndedProcessStays) {
   EXPECT_EQ(HttpGet(server.port(), "/explain.json?pid=" + pid).status, 404);
 }
 
+// Failed before: it was silent for ever, and never ended.
+TEST_F(ServeTest, KilledProcessOfAnotherUserHasEnded) {
+  const RunningProgram& program = Start();
+  const Server server(sockets_, {});
+  const auto has = [](const std::string& text) {
+    return [text](const std::string& body) { return body.find(text) != std::string::npos; };
+  };
+  GetUntil(server.port(), "/processes.json", has("control_program"));
+  const std::string socket = sockets_ + "/hbmprof." + std::to_string(program.pid()) + ".sock";
+  // Only root can give it to another user. Else it is in a folder from which this user can remove nothing.
+  const bool is_root = geteuid() == 0;
+  ASSERT_EQ(is_root ? chown(socket.c_str(), 65534, 65534) : chmod(sockets_.c_str(), 0500), 0);
+  kill(program.pid(), SIGKILL);
+  GetUntil(server.port(), "/processes.json", has("\"ended\":true"));
+  EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_silent_processes 0\n"));
+  EXPECT_EQ(access(socket.c_str(), F_OK) == 0, !is_root) << "root removes it";
+  chmod(sockets_.c_str(), 0700);
+}
+
 // --- Who may read it ---
 
 TEST_F(ServeTest, RefusesForeignHosts) {
@@ -606,6 +625,29 @@ TEST_F(ServeTest, DoesNotWaitForAProcessThatAnswersSlowly) {
   const auto start = std::chrono::steady_clock::now();
   EXPECT_THAT(HttpGet(server.port(), "/metrics").body, HasSubstr("hbmprof_process_up{pid=\"77\",name=\"large\"} 0\n"));
   EXPECT_LT(SecondsSince(start), 10) << "the whole answer takes 30 s";
+}
+
+// Failed before: each 16 of them took three seconds.
+TEST_F(ServeTest, ManySilentProcessesTakeThreeSeconds) {
+  const RunningProgram& program = Start();
+  std::vector<int> silent;
+  for (int i = 0; i < 80; ++i) {
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    (sockets_ + "/hbmprof." + std::to_string(i) + ".sock").copy(address.sun_path, sizeof(address.sun_path) - 1);
+    silent.push_back(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    ASSERT_EQ(bind(silent.back(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    ASSERT_EQ(listen(silent.back(), i % 2), 0) << "half of them soon accept no connection";
+  }
+  const Server server(sockets_, {});
+  for (int i = 0; i < 2; ++i) {
+    const auto start = std::chrono::steady_clock::now();
+    const std::string metrics = HttpGet(server.port(), "/metrics").body;
+    EXPECT_LT(SecondsSince(start), 9) << "a scraper waits ten seconds";
+    EXPECT_THAT(metrics, HasSubstr("hbmprof_silent_processes 80\n"));
+    EXPECT_THAT(metrics, ContainsRegex("hbmprof_process_up[{]pid=\"" + std::to_string(program.pid()) + "\".*[}] 1\n"));
+  }
+  for (const int fd : silent) close(fd);
 }
 
 // Sends a request and reads nothing of the answer, which is larger than the buffers of the system.

@@ -41,7 +41,9 @@ absl::StatusOr<ProfileFiles> WriteProfile(const absl::StatusOr<std::string>& byt
   if (!bytes.ok()) return bytes.status();
   const DefaultOptions options = Profiler::OptionsOfDefault();
   const bool is_kept = place.kept != nullptr;
-  if (is_kept && !HasFreeDisk(place.pattern, bytes->size())) return absl::ResourceExhaustedError(kFullDisk);
+  if ((is_kept || place.leaves_space) && !HasFreeDisk(place.pattern, bytes->size())) {
+    return absl::ResourceExhaustedError(kFullDisk);
+  }
   ProfileFiles files;
   const absl::Status status = place.file != nullptr ? place.file->Write(*bytes, place.is_last, &files.path)
                                                     : WriteToPattern(place.pattern, options.output_mode,

@@ -39,17 +39,18 @@ struct ProfilePlace {
 
   std::string pattern;           // output_file.h
   bool must_be_new = false;      // as in WriteToPattern
-  KeptProfiles* kept = nullptr;  // not null: 64 MiB of the disk must remain free, and if `pattern` has "%n", the
-                                 // profile is added to these, of which DefaultOptions::dump_keep are kept
+  bool leaves_space = false;     // whether 64 MiB of the disk must remain free
+  KeptProfiles* kept = nullptr;  // not null: `leaves_space`, and if `pattern` has "%n", the profile is added to these,
+                                 // of which DefaultOptions::dump_keep are kept
 
-  OutputFile* file = nullptr;  // the output file of the process
+  OutputFile* file = nullptr;  // the output file of the process; `pattern` is then its own, for `leaves_space`
   bool is_last = false;        // as in OutputFile::Write
 };
 
 // Writes the profile `bytes`, and returns the names of its files. A new file has the permissions
-// DefaultOptions::output_mode. Errors: that of `bytes`; those of WriteFileAtomically; kResourceExhausted if `kept` is
-// set and less than 64 MiB of the file system would remain free. If only the recording would exceed that limit, prints
-// a message and removes the recording. Throws std::bad_alloc.
+// DefaultOptions::output_mode. Errors: that of `bytes`; those of WriteFileAtomically; kResourceExhausted if
+// `leaves_space` and less than 64 MiB of the file system would remain free. If only the recording would exceed that
+// limit, prints a message and removes the recording. Throws std::bad_alloc.
 absl::StatusOr<ProfileFiles> WriteProfile(const absl::StatusOr<std::string>& bytes, const ProfilePlace& place);
 
 }  // namespace hbmprof::internal

@@ -87,11 +87,13 @@ OutputFile* Output() {
 
 // Writes the profile `bytes` to DefaultOptions::output. Does nothing if that is empty, or if recording was off from the
 // start.
-absl::Status WriteOutput(const absl::StatusOr<std::string>& bytes, bool is_last, bool has_flight) {
+absl::Status WriteOutput(const absl::StatusOr<std::string>& bytes, bool is_last, bool is_at_interval) {
   internal::ProfilePlace place;
   place.file = Output();
+  place.pattern = Profiler::OptionsOfDefault().output;
+  place.leaves_space = is_at_interval && internal::OutputPattern(place.pattern).has_number();
   place.is_last = is_last;
-  place.has_flight = has_flight;
+  place.has_flight = !is_at_interval;
   if (place.file == nullptr) return absl::OkStatus();
   return internal::WriteProfile(bytes, place).status();
 }
@@ -105,7 +107,7 @@ void WriteLastProfile(const internal::ProcessEnd& end) try {
   const internal::InjectedProfiler* const injected = internal::InjectedOfDefault();
   const absl::Status status = WriteOutput(
       injected != nullptr ? injected->ExitProfile() : SerializePprof(internal::ExitSnapshot(), &ElfSymbolizer()),
-      /*is_last=*/true, /*has_flight=*/true);
+      /*is_last=*/true, /*is_at_interval=*/false);
   if (!status.ok()) PrintMessage("hbmprof: no profile at exit: ", TextOf(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile at exit: the host has no memory to build it");
@@ -116,7 +118,7 @@ void WriteOutputNow(bool is_at_interval) try {
   Profiler& profiler = Profiler::Default();
   if (internal::IsOff() || (!is_at_interval && !internal::HasRecorded(profiler))) return;
   const internal::ScopedMark mark(Profiler::OptionsOfDefault().output);
-  const absl::Status status = WriteOutput(device_memory_profile(), /*is_last=*/false, /*has_flight=*/!is_at_interval);
+  const absl::Status status = WriteOutput(device_memory_profile(), /*is_last=*/false, is_at_interval);
   if (!status.ok()) PrintMessage("hbmprof: no profile: ", TextOf(status));
 } catch (const std::bad_alloc&) {
   PrintMessage("hbmprof: no profile: the host has no memory to build it");

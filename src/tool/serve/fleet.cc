@@ -14,9 +14,9 @@ namespace {
 constexpr size_t kHistoryPoints = 240;
 constexpr size_t kMostEnded = 100;  // processes
 constexpr std::chrono::hours kKeptTime(1);
-// Most scrapers stop waiting after ten seconds. So the wait for a process that does not answer must be shorter.
+// For all processes together. Most scrapers stop waiting after ten seconds, and metrics take two such waits at most.
 constexpr int kWaitMillis = 3'000;
-constexpr int kProfileMillis = 30'000;              // for the whole profile of a process
+constexpr int kProfileMillis = 30'000;              // for the whole profiles of all processes
 constexpr std::chrono::seconds kJudgementTime(60);  // between two judgements of a process
 // Nobody has asked for a judgement for the metrics, so it must not take much memory.
 constexpr int64_t kMostJudgedBytes = 16 << 20;
@@ -82,7 +82,8 @@ void Fleet::RecordHistory() {
       course.last = now_;
     }
     for (auto entry = courses_.begin(); entry != courses_.end();) {
-      const bool is_there = entry->second.last == now_ || access(entry->second.process.socket.c_str(), F_OK) == 0;
+      const std::string& socket = entry->second.process.socket;
+      const bool is_there = entry->second.last == now_ || (access(socket.c_str(), F_OK) == 0 && !IsDead(socket));
       if (!is_there) {
         entry->second.last = now_;
         ended_.push_back(std::move(entry->second));

@@ -78,13 +78,15 @@ absl::Status Connect(const Connection& connection) {
   const std::string& path = connection.path;
   if (path.size() >= sizeof(sockaddr_un::sun_path)) return Unavailable(path, ": the path is too long for a socket");
   // If the queue of a Unix socket is full, connect fails at once. So connect is called again until the queue has space.
-  for (int waited = 0; waited <= connection.millis; waited += 10) {
+  const auto end =
+      std::min(connection.deadline, std::chrono::steady_clock::now() + std::chrono::milliseconds(connection.millis));
+  do {
     if (ConnectOnce(connection.fd, path)) return CheckPeer(connection);
     if (errno == EACCES || errno == EPERM) return PermissionDenied(path, ": ", std::strerror(errno));
     if (errno == ECONNREFUSED || errno == ENOENT) return NotFound(path, ": the process has ended");
     if (errno != EAGAIN && errno != EINTR) return Unavailable(path, ": ", std::strerror(errno));
     usleep(10'000);
-  }
+  } while (std::chrono::steady_clock::now() < end);
   return Unavailable(path, ": the process does not answer");
 }
 
@@ -203,11 +205,11 @@ LiveProcess ReadProcess(const std::string& path, const std::string& info) {
   return process;
 }
 
-// Removes the socket file if its process was killed. A connection to such a socket is refused.
+// Removes the socket file if its process was killed. Root does so for all users.
 void RemoveIfDead(const std::string& path) {
   struct stat info;
-  if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_uid != geteuid()) return;
-  if (!ConnectOnce(NewSocket(), path) && errno == ECONNREFUSED) unlink(path.c_str());
+  if (lstat(path.c_str(), &info) != 0 || !S_ISSOCK(info.st_mode)) return;
+  if ((info.st_uid == geteuid() || geteuid() == 0) && IsDead(path)) unlink(path.c_str());
 }
 
 // Returns the directories of the control channels in `list`, a file like /proc/net/unix, of processes with this id in
@@ -357,10 +359,18 @@ int64_t PidOf(const std::string& path, int millis) {
   return fd.get() >= 0 && Connect({fd, path, millis, deadline}).ok() && GetPeer(fd, &peer) ? peer.pid : 0;
 }
 
+bool IsDead(const std::string& path) { return !ConnectOnce(NewSocket(), path) && errno == ECONNREFUSED; }
+
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
                                                         const QueryLimits& limits) {
   std::vector<absl::StatusOr<std::string>> answers(paths.size());
-  RunOnThreads(paths.size(), kMaxThreads, [&](size_t i) { answers[i] = QueryProcess(paths[i], request, limits); });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(limits.total_millis);
+  RunOnThreads(paths.size(), kMaxThreads, [&](size_t i) {
+    const std::chrono::duration<double, std::milli> left = deadline - std::chrono::steady_clock::now();
+    const double rounds = std::max(1.0, static_cast<double>(paths.size() - i) / kMaxThreads);
+    const int part = static_cast<int>(left.count() / rounds);
+    answers[i] = QueryProcess(paths[i], request, {std::min(limits.millis, part), part, limits.answer_bytes});
+  });
   return answers;
 }
 
@@ -382,7 +392,7 @@ absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& direct
       continue;
     }
     RemoveIfDead(paths[i]);
-    if (silent != nullptr && fs::exists(paths[i], error)) silent->push_back(MessageOf(answers[i].status()));
+    if (silent != nullptr && !absl::IsNotFound(answers[i].status())) silent->push_back(MessageOf(answers[i].status()));
   }
   absl::c_sort(processes, [](const LiveProcess& a, const LiveProcess& b) {
     return a.pid != b.pid ? a.pid < b.pid : a.socket < b.socket;

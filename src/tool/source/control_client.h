@@ -56,7 +56,7 @@ inline constexpr int kQueryMillis = 10'000;
 
 struct QueryLimits {
   int millis = kQueryMillis;                // for each step
-  int total_millis = 60'000;                // for all steps together
+  int total_millis = 60'000;                // for all steps together, and for all processes
   int64_t answer_bytes = int64_t{1} << 32;  // of one process
 };
 
@@ -71,20 +71,24 @@ absl::StatusOr<std::string> QueryProcess(const std::string& path, std::string_vi
 // process listens, if it is not visible in this namespace, or if the connection takes longer than `millis`.
 int64_t PidOf(const std::string& path, int millis);
 
+// Returns whether the process of the socket file `path` has ended: a connection is refused. Thread-safe.
+bool IsDead(const std::string& path);
+
 // Sends `request` to the sockets at `paths`, at the same time to several of them. Returns the result of QueryProcess
-// for each, in the same order. Thread-safe.
+// for each, in the same order. Takes `limits.total_millis` at most for all together: each may take its part of the time
+// that is left, so that those that do not answer leave some for the others. Thread-safe.
 std::vector<absl::StatusOr<std::string>> QueryProcesses(const std::vector<std::string>& paths, std::string_view request,
                                                         const QueryLimits& limits = {});
 
-// Returns the processes that have a socket in `directory` and answer within `millis`, sorted by process id. If `silent`
-// is not null, adds a line to it for each process that does not answer. Removes the sockets of processes that have
-// ended. Errors: kNotFound if there is no such directory, kUnavailable if it cannot be read, kPermissionDenied if
-// another user could have put the sockets there. Thread-safe.
+// Returns the processes that have a socket in `directory` and answer, sorted by process id. Waits `millis` for all
+// together. If `silent` is not null, adds a line to it for each running process that does not answer. Removes the
+// sockets of processes that have ended, if this user may. Errors: kNotFound if there is no such directory, kUnavailable
+// if it cannot be read, kPermissionDenied if another user could have put the sockets there. Thread-safe.
 absl::StatusOr<std::vector<LiveProcess>> ListProcesses(const std::string& directory, std::vector<std::string>* silent,
                                                        int millis = kQueryMillis);
 
 // Returns the process in `directory` with this id, process id or name. Waits kQueryMillis for a process with this id,
-// and less than two seconds for each 16 others that do not answer. Errors: kNotFound if there is none that answers;
+// and less than two seconds for all others that do not answer. Errors: kNotFound if there is none that answers;
 // kInvalidArgument if several processes have the name or process id, and then the message lists them; for an id, those
 // of QueryProcess; those of ListProcesses.
 absl::StatusOr<LiveProcess> FindProcess(const std::string& directory, const std::string& pid_or_name);
