@@ -778,14 +778,13 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
   return finding;
 }
 
-std::string SourcesText(const std::vector<std::string>& sources) {
+std::string SourcesText(const std::vector<std::string>& sources, size_t most) {
   constexpr size_t kShort = 100;
-  constexpr size_t kMost = 300;
   std::string text;
   for (const std::string& source : sources) text += Cat(text.empty() ? "" : " ", Quoted(source));
   if (sources.size() < 2 || text.size() <= kShort) return text;
   const std::string pattern = PatternOf(sources);
-  return !pattern.empty() ? pattern : text.size() <= kMost ? text : "SOURCE...";
+  return !pattern.empty() ? pattern : text.size() <= most ? text : "SOURCE...";
 }
 
 }  // namespace hbmprof::tool

@@ -154,8 +154,8 @@ std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles, const ProfileSet::Fil
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
 // Returns the sources as a part of a command line for a shell: many profiles as a pattern that stands for no others;
-// "SOURCE..." if there is none and the names have more than 300 bytes.
-std::string SourcesText(const std::vector<std::string>& sources);
+// "SOURCE..." if there is none and the names have more than `most` bytes.
+std::string SourcesText(const std::vector<std::string>& sources, size_t most = 300);
 
 // Sorts findings in the order in which they are shown.
 void RankFindings(std::vector<Finding>& findings);
