@@ -124,12 +124,14 @@ OutOfMemoryVerdict JudgeIdlePools(const Shares& shares) {
 OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
   const int64_t unaccounted = shares.unaccounted.value_or(0);
   const int64_t others = shares.others.value_or(0);
-  if (others > shares.recorded && others >= unaccounted) {
+  // Then nobody holds much: the request is large.
+  const bool is_mostly_free = is_short && *shares.free >= *shares.limit / 2;
+  if (!is_mostly_free && others > shares.recorded && others >= unaccounted) {
     return {OutOfMemoryCause::kOtherProcesses, "other processes hold " + BytesText(others) +
                                                    " of the device and this process " + BytesText(shares.recorded) +
                                                    ". nvidia-smi lists them."};
   }
-  if (unaccounted > shares.recorded) {
+  if (!is_mostly_free && unaccounted > shares.recorded) {
     const char* whose =
         shares.unaccounted_is_shared
             ? ": they belong to other processes, or to calls of this process that are not recorded."
@@ -139,7 +141,10 @@ OutOfMemoryVerdict JudgeHolder(const Shares& shares, bool is_short) {
   const std::string held = "the recorded buffers of this process hold " + BytesText(shares.recorded) + " of " +
                            BytesText(*shares.limit) + ".";
   // If the size of the request or the free memory is not known, the device may have enough free memory.
-  return {OutOfMemoryCause::kFull, is_short ? "the device is full: " + held : held};
+  if (!is_short) return {OutOfMemoryCause::kFull, held};
+  const bool is_full = shares.recorded >= *shares.limit / 2;
+  return {OutOfMemoryCause::kFull,
+          is_full ? "the device is full: " + held : "only " + BytesText(*shares.free) + " are free: " + held};
 }
 
 // The memory of one call stack in one memory space.

@@ -180,6 +180,22 @@ const Case kCases[] = {
        f->stats.unaccounted = 34 * kGiB;
      },
      "other processes, or to calls"},
+    {"NearlyAllOfAnEmptyDevice", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->requested = 40 * kGiB;
+       f->stats.bytes_in_use = kGiB;
+       f->stats.driver_bytes_in_use = 3 * kGiB;
+       f->stats.unaccounted = 2 * kGiB;
+       f->stats.bytes_free = 37 * kGiB;
+     },
+     "only 37.00 GiB are free: the recorded buffers of this process hold 1.00 GiB of 40.00 GiB"},
+    {"TheLargestOfSeveralParts", OutOfMemoryCause::kFull,
+     [](OutOfMemory* f) {
+       f->stats.bytes_in_use = 15 * kGiB;
+       f->stats.driver_bytes_in_use = 25 * kGiB;
+       f->stats.unaccounted = 10 * kGiB;
+     },
+     "only 1.00 GiB are free: the recorded buffers of this process hold 15.00 GiB of 40.00 GiB"},
     {"UnknownDevice", OutOfMemoryCause::kUnknown, [](OutOfMemory* f) { f->stats = DeviceStats(); }, "does not report"},
     {"UnknownRequest", OutOfMemoryCause::kFull, [](OutOfMemory* f) { f->requested.reset(); }, "30.00 GiB of 40.00 GiB"},
     {"LockedMemory", OutOfMemoryCause::kHostLimit,

@@ -133,9 +133,25 @@ TEST(CaptureRangeTest, TheEnvironmentVariableDoesTheSame) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename());
   EXPECT_THAT(names, testing::UnorderedElementsAre("p.0.pb.gz", "p.0.hbmrec", "p.1.pb.gz", "p.1.hbmrec"));
-  // With the command, the variable is the option.
-  EXPECT_THAT(OnlyFiles(RunProgram({}, {HBMPROF_PROGRAM, "two"}, {"HBMPROF_CAPTURE_RANGE=cudaProfilerApi"})),
-              SizeIs(4));
+  // With the command, the variable is the option, unless there is an option for the whole run.
+  const std::string variable = "HBMPROF_CAPTURE_RANGE=cudaProfilerApi";
+  EXPECT_THAT(OnlyFiles(RunProgram({}, {HBMPROF_PROGRAM, "two"}, {variable})), SizeIs(4));
+  const Outcome whole = RunProgram({"--interval=60"}, {HBMPROF_PROGRAM, "two"}, {variable});
+  EXPECT_EQ(InUse(ViewProfile(PathOf(whole, "0.pb.gz"))), "37+18") << "failed before: the options were refused";
+  EXPECT_THAT(whole.run.err, HasSubstr("HBMPROF_CAPTURE_RANGE has no effect with --interval and --record\n"));
+}
+
+// Failed before: each subcommand refused to start.
+TEST(CaptureRangeTest, OnlyRunReadsTheVariable) {
+  const std::string variable = "HBMPROF_CAPTURE_RANGE=none";
+  for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{{"ps"}, {"run", "--help"}}) {
+    std::vector<std::string> command = {HBMPROF_TOOL};
+    command.insert(command.end(), words.begin(), words.end());
+    EXPECT_THAT(RunCommand(command, {variable}).err, Not(HasSubstr("'none'"))) << words[0];
+  }
+  const Outcome outcome = RunProgram({}, {HBMPROF_PROGRAM, "two"}, {variable});
+  EXPECT_EQ(outcome.run.exit_code, 2);
+  EXPECT_THAT(outcome.run.err, HasSubstr("HBMPROF_CAPTURE_RANGE: 'none' is neither cudaProfilerApi nor nvtx:NAME"));
 }
 
 TEST(CaptureRangeTest, ABadVariableMeansNoRanges) {

@@ -470,6 +470,38 @@ TEST(RunTest, ResultAsJsonIsTheLastLineOfStandardError) {
   EXPECT_EQ(killed["next"], nullptr);
 }
 
+// Failed before: the next command read the profiles of the end only, and found nothing wrong.
+TEST(RunTest, TheNextCommandShowsThatMemoryRanOut) {
+  const auto program = [](const std::string& end) {
+    return R"(
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0)
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxSetCurrent(context)
+while cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(200 << 20)) == 0: pass
+)" + end;
+  };
+  const std::string fails = program("raise MemoryError");
+  const std::vector<std::vector<std::string>> commands = {
+      {"python3", "-c", fails},
+      {"sh", "-c", "python3 -c \"$0\"; python3 -c \"$0\"; exit 1", fails},
+      {"python3", "-c", program("os.kill(os.getpid(), 9)")}};
+  for (const std::vector<std::string>& command : commands) {
+    const std::string folder = ScratchDir() + "/failed";
+    std::vector<std::string> arguments = {"run", "--json", "--output", folder, "--"};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    const CommandResult run = Tool(arguments);
+    const json result = json::parse(run.err.substr(run.err.rfind('\n', run.err.size() - 2) + 1), nullptr, false);
+    ASSERT_TRUE(result.is_object() && result["next"].is_string()) << run.err;
+    const std::string next = result["next"];
+    const CommandResult explain = RunCommand({"sh", "-c", "exec " + ToolPath() + next.substr(next.find(' '))});
+    EXPECT_EQ(explain.exit_code, 1) << next << explain.err;
+    EXPECT_THAT(explain.out, HasSubstr("1. OUT_OF_MEMORY  ")) << next;
+  }
+}
+
 TEST(RunTest, ProcessThatIsKilledAtASignalLeavesItsProfile) {
   const std::string folder = ScratchDir() + "/profiles";
   // As vLLM does: the program kills its engine when it gets the signal.

@@ -483,27 +483,32 @@ TEST_F(ExplainTest, SaysHowNamesAreAdded) {
   }
 }
 
-// Only whole segments can be returned: of two segments of 8 MiB, one has a live block.
+// Only whole segments can be returned: of two segments of 8 MiB, one has a live block, or both.
 TEST_F(ExplainTest, RecordingShowsHowMuchIdleMemoryCanBeReturned) {
-  MadeRecording recording;
-  MadeRecording::SiteOptions segment, block;
-  segment.kind = hbmprof::MemoryKind::kPool;
-  segment.allocator = block.allocator = "pytorch";
-  block.from = "pytorch";
-  const uint32_t grow = recording.Site({{"Grow"}, {"main"}}, segment);
-  const uint32_t tensor = recording.Site({{"MakeTensor"}, {"main"}}, block);
-  recording.Alloc(1000, 0x1000000, 8 << 20, grow)
-      .Alloc(2000, 0x1800000, 8 << 20, grow)
-      .Alloc(3000, MadeRecording::BlockId(0x1800000), 1 << 20, tensor)
-      .Alloc(4000, MadeRecording::BlockId(0x1000000), 1 << 20, tensor)
-      .Free(5000, MadeRecording::BlockId(0x1000000))
-      .Mark(int64_t{60} * 1000000000, "end");
-  const std::string file = dir_ + "/run.hbmrec";
-  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
-  const json idle = Find(Explain({file}), "IDLE_POOL");
-  EXPECT_EQ(idle["bytes"], 15 << 20);
-  EXPECT_EQ(idle["returnable"], 8 << 20);
-  EXPECT_EQ(idle["next"], "hbmprof simulate " + file) << "PyTorch's pool can be replayed";
+  for (const bool both : {false, true}) {
+    MadeRecording recording;
+    MadeRecording::SiteOptions segment, block;
+    segment.kind = hbmprof::MemoryKind::kPool;
+    segment.allocator = block.allocator = "pytorch";
+    block.from = "pytorch";
+    const uint32_t grow = recording.Site({{"Grow"}, {"main"}}, segment);
+    const uint32_t tensor = recording.Site({{"MakeTensor"}, {"main"}}, block);
+    recording.Alloc(1000, 0x1000000, 8 << 20, grow)
+        .Alloc(2000, 0x1800000, 8 << 20, grow)
+        .Alloc(3000, MadeRecording::BlockId(0x1800000), 1 << 20, tensor)
+        .Alloc(4000, MadeRecording::BlockId(0x1000000), 1 << 20, tensor);
+    if (!both) recording.Free(5000, MadeRecording::BlockId(0x1000000));
+    recording.Mark(int64_t{60} * 1000000000, "end");
+    const std::string file = dir_ + "/run.hbmrec";
+    ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+    const json idle = Find(Explain({file}), "IDLE_POOL");
+    EXPECT_EQ(idle["bytes"], (both ? 14 : 15) << 20);
+    EXPECT_EQ(idle["returnable"], both ? 0 : 8 << 20);
+    EXPECT_THAT(
+        idle["evidence"].get<std::string>(),
+        HasSubstr(both ? "each segment has a live block, so none can be returned" : "8.00 MiB are in segments"));
+    EXPECT_EQ(idle["next"], "hbmprof simulate " + file) << "PyTorch's pool can be replayed";
+  }
 }
 
 TEST_F(ExplainTest, JudgesTheStateOfTheDevice) {
@@ -555,7 +560,7 @@ TEST_F(ExplainTest, NamesTheCallOfTheFailedRequest) {
   const std::string file = dir_ + "/run.hbmrec";
   ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
   EXPECT_EQ(Find(Explain({file}), "OUT_OF_MEMORY")["sentence"],
-            "an allocation of 1.95 GiB failed after 7.000 s, requested by answer < main");
+            "an allocation of 1.95 GiB failed on GPU:0 after 7.000 s, requested by answer < main");
   const json before = Find(Explain({file + "@oom"}), "OUT_OF_MEMORY");
   EXPECT_EQ(before["sentence"], "Out of memory on GPU:0: an allocation of 1.95 GiB failed, requested by answer < main");
   EXPECT_EQ(before["memory"], "GPU:0");
@@ -633,9 +638,17 @@ TEST_F(ExplainTest, RecordingNamesWhatHeldMostAtTheFailure) {
   EXPECT_EQ(failure.value("memory", ""), "GPU:0");
   EXPECT_EQ(failure["next"], "hbmprof top " + file + "@oom");
   EXPECT_EQ(Find(Explain({file, "--ignore", "Big"}), "OUT_OF_MEMORY").count("function"), 0u);
+  // Failed before: only the last failure was a finding.
   recording.Failed(31'000'000'000, 1 << 20, stage);
   ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
-  EXPECT_EQ(Find(Explain({file}), "OUT_OF_MEMORY").value("memory", ""), "GPU:0 pinned_host");
+  const json both = Explain({file});
+  ASSERT_THAT(Codes(both), ElementsAre("OUT_OF_MEMORY", "OUT_OF_MEMORY"));
+  EXPECT_EQ(both["findings"][0].value("memory", ""), "GPU:0 pinned_host");
+  EXPECT_EQ(both["findings"][0]["next"], "hbmprof top '" + file + "@oom/GPU:0 pinned_host'");
+  EXPECT_EQ(both["findings"][1]["sentence"],
+            "an allocation of 30.00 MiB failed on GPU:0 after 7.000 s, requested by Small < main");
+  EXPECT_EQ(both["findings"][1]["function"], "Big");
+  EXPECT_EQ(both["findings"][1]["next"], "hbmprof top " + file + "@oom/GPU:0");
   EXPECT_EQ(Find(Explain({file + "@oom"}), "OUT_OF_MEMORY").value("memory", ""), "GPU:0 pinned_host");
 }
 
@@ -777,9 +790,36 @@ TEST_F(ExplainTest, NamesTheRankThatDiffers) {
   std::vector<std::string> ignored = paths;
   ignored.insert(ignored.end(), {"--ignore", "Load"});
   EXPECT_THAT(Codes(Explain(ignored)), IsEmpty());
-  const CommandResult with_input = RunTool({"explain", paths[0], "-"});
-  EXPECT_EQ(with_input.exit_code, 2);
-  EXPECT_THAT(with_input.err, HasSubstr("standard input cannot be one of several sources"));
+}
+
+// Failed before: each source was read twice, so that the second one was empty.
+TEST_F(ExplainTest, SourcesCanBePipes) {
+  std::vector<std::string> paths;
+  for (int pid : {100, 101}) {
+    ProfileMaker maker = ProfileOf(pid, 4000, "");
+    paths.push_back(Write(maker, std::to_string(pid) + ".pb.gz"));
+  }
+  const std::string tool = ToolPath() + " explain --json ";
+  for (const std::string& sources : {"<(cat " + paths[0] + ") <(cat " + paths[1] + ")", paths[0] + " - <" + paths[1]}) {
+    const CommandResult result = RunCommand({"bash", "-c", tool + sources});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(json::parse(result.out, nullptr, false).value("source_count", 0), 2) << result.err;
+  }
+}
+
+// Failed before: it was said to be damaged.
+TEST_F(ExplainTest, ARecordingFromAPipeIsRefused) {
+  MadeRecording recording;
+  recording.Alloc(1000, 0x1000000, 64 << 10, recording.Site({{"Load"}, {"main"}}));
+  const std::string file = dir_ + "/run.hbmrec";
+  ASSERT_TRUE(recording.WriteTo(**RecordingWriter::Create(file)).ok());
+  std::ofstream(dir_ + "/snapshot.pickle") << "\x80\x04}.";
+  for (const std::string& path : {file, dir_ + "/snapshot.pickle"}) {
+    const CommandResult result = RunCommand({"bash", "-c", ToolPath() + " top - < " + path});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_EQ(result.err,
+              "hbmprof top: -: is a recording or a snapshot of PyTorch: write it to a file, and name that\n");
+  }
 }
 
 // Failed before: the profiles of a rank were added up.

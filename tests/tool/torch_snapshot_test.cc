@@ -167,6 +167,18 @@ TEST_P(TorchLayouts, WithoutATraceThereIsTheState) {
   EXPECT_EQ(TotalOf(state.path + "@peak"), state.devices[0]["reserved"]);
   EXPECT_EQ(HoldersOf(state.path), state.devices[0]["holders"].get<BytesByName>());
   EXPECT_THAT(OutputOf({"timeline", state.path}), HasSubstr("GPU:0"));
+  EXPECT_THAT(TrustIn(state.path)["not_judged"],
+              "the snapshot has no trace; torch.cuda.memory._record_memory_history() begins one");
+}
+
+// Failed before: it was said to be complete since the start.
+TEST(TorchSnapshot, ItGoesAsFarAsItsTrace) {
+  const Made made = Make("2.15");
+  for (const std::string& source : {made.path, made.path + "@peak"}) {
+    EXPECT_EQ(TrustIn(source)["since_start"], false) << source;
+    EXPECT_THAT(RunTool({"explain", source}).out,
+                HasSubstr("trust: as far as the trace of the snapshot goes; 0 dropped"));
+  }
 }
 
 // Our own file in PyTorch's format has the same numbers as the snapshot that it is made of.

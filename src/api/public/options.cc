@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "src/api/public/default_profiler.h"
 #include "src/base/cut_text.h"
+#include "src/base/edit_distance.h"
 #include "src/base/option_text.h"
 #include "src/capture/walk.h"
 #include "src/core/profiler_impl.h"
@@ -38,20 +39,6 @@ constexpr std::string_view kKnown[] = {
     "HBMPROF_TOOL_MEMORY",
     "HBMPROF_LIBRARY_DIR",
 };
-
-// Returns the number of characters to add, to remove or to replace, to make one text of the other.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);  // the distances of a.substr(0, i) and the starts of b
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = std::exchange(row[j], std::min({replaced, row[j] + 1, row[j - 1] + 1}));
-    }
-  }
-  return row[b.size()];
-}
 
 // The value of a number must be in this range, or 0 if `or_0` is set.
 template <typename Number>
@@ -142,9 +129,9 @@ class Environment {
       const auto* const end = std::end(kKnown);
       if (name.substr(0, 8) != "HBMPROF_" || std::find(std::begin(kKnown), end, name) != end) return;
       const auto* const nearest = std::min_element(std::begin(kKnown), end, [name](auto known, auto other) {
-        return EditDistance(name, known) < EditDistance(name, other);
+        return internal::EditDistance(name, known) < internal::EditDistance(name, other);
       });
-      if (EditDistance(name, *nearest) > 2) return;  // another program's, such as that of a Kubernetes service
+      if (internal::EditDistance(name, *nearest) > 2) return;  // another program's, such as a Kubernetes service's
       problems_->push_back(absl::StrCat("hbmprof: ", Printable(name),
                                         " is not a variable of hbmprof; the nearest one is ",
                                         absl::string_view(nearest->data(), nearest->size())));

@@ -8,6 +8,7 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "hbmprof/version.h"
+#include "src/base/edit_distance.h"
 #include "src/tool/commands/command.h"
 #include "src/tool/source/profile_source.h"
 #include "src/tool/util/files.h"
@@ -33,20 +34,6 @@ void PrintWrongUsage(const std::string& command, const std::string& problem) {
   PrintErrorText(Cat("Run hbmprof ", command, command.empty() ? "" : " ", "--help for more information.\n"));
 }
 
-// Returns the number of edits (insertions, deletions, changes) that turn `a` into `b`.
-size_t EditDistance(const std::string& a, const std::string& b) {
-  std::vector<size_t> distances(b.size() + 1);  // of a part of `a`, by the length of a part of `b`
-  absl::c_iota(distances, 0);
-  for (const char c : a) {
-    size_t shorter = distances[0]++;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = shorter + (c == b[j] ? 0u : 1u);
-      shorter = std::exchange(distances[j + 1], std::min({distances[j] + 1, distances[j + 1] + 1, changed}));
-    }
-  }
-  return distances.back();
-}
-
 // Returns "; did you mean 'X'?" with the candidate that is most similar to `name`, after `prefix`; "" if none is
 // similar.
 std::string DidYouMean(const std::string& name, const std::vector<std::string>& candidates,
@@ -55,7 +42,7 @@ std::string DidYouMean(const std::string& name, const std::vector<std::string>& 
   const std::string* similar = nullptr;
   size_t least = name.size() / 3 + 2;
   for (const std::string& candidate : candidates) {
-    const size_t distance = name.size() > kMaxLength ? least : EditDistance(name, candidate);
+    const size_t distance = name.size() > kMaxLength ? least : internal::EditDistance(name, candidate);
     const bool abbreviated = !name.empty() && candidate.compare(0, name.size(), name) == 0;
     if (distance >= least && !abbreviated) continue;
     least = abbreviated ? 0 : distance;

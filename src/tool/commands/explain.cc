@@ -74,25 +74,37 @@ absl::StatusOr<Program> ReadRecording(const std::string& command, const std::str
   subject.kind = Subject::Kind::kRecording;
   subject.state = SourcesText({recorded.last});
   subject.free_segments = std::move(recorded.free_segments);
-  if (const auto& [failed, last] = recorded.failed; failed > 0) {
+  subject.is_snapshot = IsSnapshot(path);
+  subject.has_trace = !subject.is_snapshot || recorded.reader->event_count() > 0;
+  for (const auto& [account, failed] : recorded.failed) {
     const RecordingTables& tables = recorded.reader->tables();
-    const double after = static_cast<double>(Minus(last.time, tables.start_time)) / 1e9;
-    subject.failures = Cat(failed == 1 ? "an allocation" : Cat(failed, " allocations failed; the last one"), " of ",
-                           FailedText(tables, last, " after " + FormatSeconds(after)));
-    const std::string state = path + "@oom";
-    ASSIGN_OR_RETURN(const RecordedInstant instant, InstantNamed(*recorded.reader, "oom"));
+    const std::string memory = AccountName(tables, account);
+    const double after = static_cast<double>(Minus(failed.last.time, tables.start_time)) / 1e9;
+    const std::string text =
+        Cat(failed.count == 1 ? "an allocation" : Cat(failed.count, " allocations failed; the last one"), " of ",
+            FailedText(tables, failed.last, Cat(" on ", memory, " after ", FormatSeconds(after))));
+    const std::string moment = recorded.failed.size() == 1 ? "oom" : "oom/" + memory;
+    const std::string state = Cat(path, "@", moment);
+    ASSIGN_OR_RETURN(const RecordedInstant instant, InstantNamed(*recorded.reader, moment));
     ASSIGN_OR_RETURN(std::string bytes, ProfileAt(*recorded.reader, instant));
-    ASSIGN_OR_RETURN(subject.at_failure, ParseWithLines({{state, std::move(bytes)}}));
-    subject.failed_memory = AccountName(tables, last.id);
-    subject.next_of_failures = Cat("hbmprof top ", SourcesText({state}));
+    ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines({{state, std::move(bytes)}}));
+    subject.failures.push_back({memory, text, std::move(profiles), Cat("hbmprof top ", SourcesText({state}))});
   }
   return MakeProgram(std::move(recorded.states), std::move(subject), std::move(recorded.reader));
 }
 
+absl::StatusOr<Program> ParseFiles(const std::vector<ProfileBytes>& files) {
+  ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines(files));
+  const std::vector<std::string> paths = profiles.PathsFrom(0);
+  Subject subject = {Cat(paths.back(), paths.size() == 1 ? "" : Cat(" and ", paths.size() - 1, " more")),
+                     SourcesText(paths)};
+  subject.is_snapshot = absl::c_any_of(paths, &IsSnapshot);
+  return MakeProgram(std::move(profiles), std::move(subject));
+}
+
 absl::StatusOr<Program> ReadFiles(const std::vector<std::string>& files) {
-  ASSIGN_OR_RETURN(ProfileSet profiles, ReadProfiles(files));
-  const std::string name = Cat(files.back(), files.size() == 1 ? "" : Cat(" and ", files.size() - 1, " more"));
-  return MakeProgram(std::move(profiles), {name, SourcesText(files)});
+  ASSIGN_OR_RETURN(const std::vector<ProfileBytes> bytes, ReadSources(files));
+  return ParseFiles(bytes);
 }
 
 absl::Status Judge(const ExplainOptions& options, absl::StatusOr<Program> program, Answers& answers) {
@@ -103,14 +115,14 @@ absl::Status Judge(const ExplainOptions& options, absl::StatusOr<Program> progra
 }
 
 absl::Status JudgeFiles(const ExplainOptions& options, const std::vector<std::string>& files, Answers& answers) {
-  if (files.size() > 1 && absl::c_linear_search(files, "-")) {
-    return InvalidArgument("-: standard input cannot be one of several sources; write it to a file");
+  ASSIGN_OR_RETURN(std::vector<ProfileBytes> bytes, ReadSources(files));  // once: one can be a pipe
+  ASSIGN_OR_RETURN(Program all, ParseFiles(bytes));
+  std::map<std::string, std::vector<ProfileBytes>> of_process;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    of_process[ProcessAndRankOf(all.profiles.files()[i])].push_back(std::move(bytes[i]));
   }
-  ASSIGN_OR_RETURN(Program all, ReadFiles(files));
-  std::map<std::string, std::vector<std::string>> of_process;
-  for (const ProfileSet::File& file : all.profiles.files()) of_process[ProcessAndRankOf(file)].push_back(file.path);
   if (of_process.size() <= 1) return Judge(options, std::move(all), answers);
-  for (const auto& [process, paths] : of_process) RETURN_IF_ERROR(Judge(options, ReadFiles(paths), answers));
+  for (const auto& [process, own] : of_process) RETURN_IF_ERROR(Judge(options, ParseFiles(own), answers));
   if (!AreRanks(all.profiles)) return absl::OkStatus();
   KeepLastOfEachProcess("explain: ranks", 0, all.profiles);
   RETURN_IF_ERROR(ApplyView("explain", options, all.profiles));

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "src/base/atomic_file.h"
@@ -33,6 +34,7 @@ namespace fs = std::filesystem;
 constexpr char kProfilerApi[] = "cudaProfilerApi";
 constexpr char kNvtxRange[] = "nvtx:";
 
+constexpr char kCaptureVariable[] = "HBMPROF_CAPTURE_RANGE";
 constexpr char kNvtxVariable[] = "NVTX_INJECTION64_PATH";
 
 struct RunOptions : OutputOptions {
@@ -339,9 +341,9 @@ std::vector<int> StillRunning(const std::string& variable) {
   return processes;
 }
 
-// Returns the last of the recordings `file`, `file`.1, ... if it was written since `start`, by the clock of files; else
-// "". The library writes a new one if there is one.
-std::string RecordingSince(const timespec& start, const std::string& file) {
+// Returns the last of the files `file`, `file`.1, ... if it was written since `start`, by the clock of files; else "".
+// The library writes a new recording if there is one.
+std::string FileSince(const timespec& start, const std::string& file) {
   std::string last;
   std::pair time(start.tv_sec, start.tv_nsec);
   struct stat info;
@@ -355,9 +357,9 @@ std::string RecordingSince(const timespec& start, const std::string& file) {
   }
 }
 
-// Reads what the run, which has begun at `start`, has written into `result.folder`. `still_running`: the processes of
-// the run that have not ended.
-void ReadResult(const RunOptions& options, const std::string& run, const timespec& start,
+// Reads what the run, which has begun at `start` with the process `first`, has written into `result.folder`.
+// `still_running`: the processes of the run that have not ended.
+void ReadResult(const RunOptions& options, const std::string& run, const timespec& start, int64_t first,
                 const std::vector<int>& still_running, RunResult& result) {
   const auto files = ProfilesOf(run, result.folder);
   result.files = files.size();
@@ -381,17 +383,27 @@ void ReadResult(const RunOptions& options, const std::string& run, const timespe
     result.still_running.push_back(static_cast<int>(process.pid));
   }
   if (result.still_running.empty() && files.empty()) result.still_running = still_running;
-  if (files.empty()) return;
-  const bool is_one_process = files.begin()->first.first == files.rbegin()->first.first;
-  result.next = is_one_process ? SourcesText({files.rbegin()->second})
-                               : Cat(SourcesText({Cat(result.folder, "/", run)}), ".*", kProfileSuffix);
+  // Only the reports of failed allocations say that memory ran out.
+  std::vector<std::string> sources;
+  std::set<int64_t> processes;
+  for (const auto& [key, file] : files) processes.insert(key.first);
+  const bool is_one_process = processes.size() <= 1;
+  if (is_one_process && !files.empty()) sources.push_back(files.rbegin()->second);
+  for (const auto& [key, file] : ProfilesOf("hbmprof.oom", result.folder)) {
+    const bool is_ours = key.first == first || processes.count(key.first) > 0;
+    if (is_ours && !FileSince(start, file).empty()) sources.push_back(file);
+  }
+  if (files.empty() && sources.empty()) return;
   // A recording has more answers than a profile of the end.
-  const std::string process = Cat(files.begin()->first.first);
-  const std::string recording = RecordingSince(
-      start, options.record == "true" ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
-                                      : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}}));
-  if (is_one_process && !recording.empty()) result.next = SourcesText({recording});
-  result.next = Cat("hbmprof explain ", result.next);
+  const std::string process = Cat(files.empty() ? first : files.begin()->first.first);
+  const std::string recording =
+      FileSince(start, options.record == "true" ? Cat(result.folder, "/", run, ".", process, ".0.hbmrec")
+                                                : absl::StrReplaceAll(options.record, {{"%%", "%"}, {"%p", process}}));
+  if (is_one_process && !recording.empty()) sources = {recording};
+  std::vector<std::string> texts;
+  if (!is_one_process) texts.push_back(Cat(SourcesText({Cat(result.folder, "/", run)}), ".*", kProfileSuffix));
+  if (!sources.empty()) texts.push_back(SourcesText(sources, SIZE_MAX));
+  result.next = Cat("hbmprof explain ", absl::StrJoin(texts, " "));
 }
 
 // Returns the value of HBMPROF if it turns recording off; else "".
@@ -424,8 +436,8 @@ void PrintResult(const RunOptions& options, const std::string& run, const RunRes
     PrintError("", Cat("process ", process, " still runs; it writes ", result.folder, "/", run, ".", process, ".*",
                        kProfileSuffix, is_captured ? " when a range ends" : " when it ends"));
   }
-  if (!result.next.empty()) PrintError("", Cat("next: ", result.next));
-  if (!result.profiles.empty() || !result.still_running.empty()) return;
+  if (!result.next.empty()) return PrintError("", Cat("next: ", result.next));
+  if (!result.still_running.empty()) return;
   if (is_captured) {
     const std::string what = options.captures_nvtx()
                                  ? Cat("began no NVTX range with the name ", options.capture_range.substr(5))
@@ -468,7 +480,21 @@ std::string Preloaded(const std::string& library) {
   return absl::StrReplaceAll(preloaded, {{library, Cat(library, ":", hook)}});
 }
 
-absl::StatusOr<int> RunRun(const RunOptions& options) {
+// The options take the place of the variable.
+absl::Status ReadCaptureVariable(RunOptions& options) {
+  const char* const variable = std::getenv(kCaptureVariable);
+  if (variable == nullptr || *variable == '\0' || !options.capture_range.empty()) return absl::OkStatus();
+  if (!options.interval.empty() || !options.record.empty()) {
+    PrintError("", Cat(kCaptureVariable, " has no effect with --interval and --record"));
+    return absl::OkStatus();
+  }
+  options.capture_range = variable;
+  const std::string problem = CheckCaptureRange(variable);
+  return problem.empty() ? absl::OkStatus() : InvalidArgument(kCaptureVariable, ": ", problem);
+}
+
+absl::StatusOr<int> RunRun(RunOptions& options) {
+  RETURN_IF_ERROR(ReadCaptureVariable(options));
   RunResult result;
   std::error_code error;
   const fs::path folder = fs::absolute(options.output, error);
@@ -501,7 +527,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
     setup.environment["LD_PRELOAD"] = Preloaded(library);
     setup.environment[kOpenclLayers] = PreloadWith(library, kOpenclLayers);
     setup.environment[internal::kControlDirectoryVariable] = ControlDirectory();
-    if (!options.capture_range.empty()) setup.environment["HBMPROF_CAPTURE_RANGE"] = options.capture_range;
+    setup.environment[kCaptureVariable] = options.capture_range;
     if (!options.nvtx.empty() || options.captures_nvtx()) AddNvtx(options, library, setup);
   } else {
     setup.environment.clear();
@@ -530,7 +556,7 @@ absl::StatusOr<int> RunRun(const RunOptions& options) {
   if (is_recorded) {
     const std::vector<int> still_running = StillRunning(variable);
     WriteTaken(at_signal, result.folder, run, still_running);
-    ReadResult(options, run, start, still_running, result);
+    ReadResult(options, run, start, *process, still_running, result);
     if (!options.json) PrintResult(options, run, result);
   }
   if (options.json) std::fputs((Compact(ResultJson(result)) + "\n").c_str(), stderr);
@@ -554,7 +580,6 @@ Command AddRunCommand(CLI::App& tool) {
       ->add_option("--capture-range", options->capture_range,
                    "Write profiles and recordings of ranges only: cudaProfilerApi or nvtx:NAME")
       ->type_name("RANGE")
-      ->envname("HBMPROF_CAPTURE_RANGE")
       ->check(&CheckCaptureRange)
       ->excludes(arguments->get_option("--interval"))
       ->excludes(arguments->get_option("--record"));

@@ -261,8 +261,7 @@ Command AddTimelineCommand(CLI::App& tool) {
   auto options = std::make_shared<TimelineCommandOptions>();
   arguments->add_option("RECORDING", options->file, "A recording")->required();
   arguments->add_option("-d,--device", options->memory, "Only this memory: GPU:0, or \"GPU:0 pinned_host\"");
-  arguments->add_option("--sites", options->sites, "Functions to show at the peak (default: 5; 0: all)")
-      ->transform(WholeNumber(0, kMaxCount));
+  AddCount(*arguments, "--sites", options->sites, "Functions to show at the peak, 0 for all");
   arguments->add_flag("--json", options->json, kJsonHelp);
   arguments->add_flag("--own,!--no-own", options->own, kOwnHelp);
   AddKnownOption(*arguments, options->known);

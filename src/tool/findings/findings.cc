@@ -128,8 +128,11 @@ class Finder {
       if (is_young && subject_.kind == Subject::Kind::kRecording) {
         EraseIf(found_.findings, [](const Finding& growth) { return growth.code != FindingCode::kLeak; });
         if (found_.findings.empty()) {
-          found_.not_judged = Cat("a recording of the first ", static_cast<int64_t>(*found_.seconds),
-                                  " s can show only large leaks; record for at least ", kAgeSeconds, " s");
+          found_.not_judged = !subject_.has_trace
+                                  ? "the snapshot has no trace; torch.cuda.memory._record_memory_history() begins one"
+                                  : Cat(subject_.is_snapshot ? "a trace of " : "a recording of the first ",
+                                        static_cast<int64_t>(*found_.seconds),
+                                        " s can show only large leaks; record for at least ", kAgeSeconds, " s");
         }
       }
     } else {
@@ -139,9 +142,12 @@ class Finder {
                                        : " without the ages of buffers",
                               " cannot show growth; give at least three, better ", kEnoughDumps);
     }
-    found_.is_since_start = absl::c_none_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
+    const bool is_attached = absl::c_any_of(profiles_.functions(), [this](const ProfileSet::Function& function) {
       return profiles_.text(function.name) == "[before attach]";
     });
+    found_.extent = subject_.is_snapshot ? "as far as the trace of the snapshot goes"
+                    : is_attached        ? "complete since hbmprof was attached"
+                                         : "";
     found_.is_ours = !now_.info.devices.empty() || !now_.info.trackers.empty() || !now_.info.processes.empty();
     AddTrust();
     for (const Device& device : now_.info.devices) AddDevice(device);
@@ -154,7 +160,7 @@ class Finder {
  private:
   // How the program is recorded anew.
   std::string Again() const {
-    return !found_.is_since_start ? "start the program with hbmprof run, which records from the start"
+    return !found_.extent.empty() ? "start the program with hbmprof run, which records from the start"
            : now_.is_injected     ? "start the program again with hbmprof run"
                                   : "start the program again";
   }
@@ -420,9 +426,10 @@ class Finder {
       if (pool == idle) returnable = idle;
       if (free_segments != subject_.free_segments.end()) returnable = std::min(free_segments->second, idle);
       const std::string can_return =
-          returnable.has_value()
-              ? Bytes(*returnable) + " are in segments without a live block, and can be returned"
-              : "only segments without a live block can be returned, and a recording shows how much that is";
+          !returnable.has_value()
+              ? "only segments without a live block can be returned, and a recording shows how much that is"
+          : *returnable == 0 ? "each segment has a live block, so none can be returned"
+                             : Bytes(*returnable) + " are in segments without a live block, and can be returned";
       const bool can_replay = framework.title == "PyTorch" && subject_.kind == Subject::Kind::kRecording;
       Finding& finding =
           Add(FindingCode::kIdlePool, device.name, Sure::kHigh,
@@ -474,8 +481,8 @@ class Finder {
     const std::string action =
         !off.empty()                                ? Cat("it was allocated after ",
                            subject_.is_detached ? "the detach" : off + ", when recording was turned off",
-                           found_.is_since_start ? "" : ", or before the attach", ": ", Again())
-        : !found_.is_since_start                    ? "it can be from before the attach: " + Again()
+                           found_.extent.empty() ? "" : ", or before the attach", ": ", Again())
+        : !found_.extent.empty()                    ? "it can be from before the attach: " + Again()
         : absl::c_any_of(now_.info.warnings, IsGap) ? "it can be from before recording was turned on again: " + Again()
         : now_.is_injected ? "the driver itself, or calls that hbmprof does not know (hbmprof doctor), have taken it: "
                              "see what the program did when it grew"
@@ -531,9 +538,8 @@ class Finder {
       problems.push_back(Cat(found_.dropped, found_.dropped == 1 ? " allocation was" : " allocations were",
                              " not recorded, because a limit was reached (HBMPROF_MAX_LIVE, HBMPROF_MAX_HOST_BYTES)"));
     }
-    if (!subject_.failures.empty()) {
-      const ProfileSet* const state = subject_.at_failure.has_value() ? &*subject_.at_failure : nullptr;
-      failures_[subject_.failed_memory] = {subject_.failures, "", true, state, 0, subject_.next_of_failures};
+    for (const auto& [memory, text, state, next] : subject_.failures) {
+      failures_[memory] = {text, "", true, state.has_value() ? &*state : nullptr, 0, next};
     }
     for (auto f = series_.files.rbegin(); f != series_.files.rend(); ++f) AddWarnings(*f);
     for (const auto& [memory, failure] : failures_) AddFailure(memory, failure);
@@ -600,9 +606,10 @@ class Finder {
 
   void AddFailure(const std::string& memory, const Failure& failure) {
     const bool is_of_torch = absl::StartsWith(failure.text, "PyTorch");
-    Finding& finding = Add(FindingCode::kOutOfMemory, memory, Sure::kHigh,
-                           {failure.text, is_of_torch ? "PyTorch reported it" : "the call that failed says so",
-                            "see what held the memory then, and make the largest part smaller", failure.next});
+    Finding& finding =
+        Add(FindingCode::kOutOfMemory, memory, Sure::kHigh,
+            {failure.text, is_of_torch ? "PyTorch reported it" : "the call that failed says so",
+             "see what held the memory then, and make the largest part or the request smaller", failure.next});
     NameLargest(failure, finding);
     if (!finding.function.empty()) {
       finding.evidence +=
@@ -747,9 +754,10 @@ std::vector<std::string> ContradictionsOf(const ProfileSet& profiles) {
 }
 
 void ApplyViewAtFailure(const std::string& command, const ViewOptions& view, Subject& subject) {
-  std::optional<ProfileSet>& state = subject.at_failure;
-  // A label of the view can be one that the program has set later.
-  if (state.has_value() && !ApplyView(command, view, *state).ok()) state.reset();
+  for (auto& [memory, text, state, next] : subject.failures) {
+    // A label of the view can be one that the program has set later.
+    if (!ApplyView(command, view, *state).ok()) state.reset();
+  }
 }
 
 Findings FindingsOf(const ProfileSet& profiles, const DumpSeries& series, size_t type, const Subject& subject,
@@ -778,14 +786,13 @@ std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const 
   return finding;
 }
 
-std::string SourcesText(const std::vector<std::string>& sources) {
+std::string SourcesText(const std::vector<std::string>& sources, size_t most) {
   constexpr size_t kShort = 100;
-  constexpr size_t kMost = 300;
   std::string text;
   for (const std::string& source : sources) text += Cat(text.empty() ? "" : " ", Quoted(source));
   if (sources.size() < 2 || text.size() <= kShort) return text;
   const std::string pattern = PatternOf(sources);
-  return !pattern.empty() ? pattern : text.size() <= kMost ? text : "SOURCE...";
+  return !pattern.empty() ? pattern : text.size() <= most ? text : "SOURCE...";
 }
 
 }  // namespace hbmprof::tool

@@ -97,12 +97,16 @@ struct Subject {
   std::map<std::string, int64_t> others;
   // Of a recording: by device, the bytes of the segments of pools without a live block.
   std::map<std::string, int64_t> free_segments;
-  // Of a recording: the allocations that failed, the memory of the last one, its state before, with the view of the
-  // profiles, and the command that shows this state.
-  std::string failures;
-  std::string failed_memory;
-  std::optional<ProfileSet> at_failure;
-  std::string next_of_failures;
+  // Of a recording: the allocations that failed in one memory.
+  struct Failures {
+    std::string memory;
+    std::string text;
+    std::optional<ProfileSet> state;  // before the last one, with the view of the profiles
+    std::string next;                 // the command that shows this state
+  };
+  std::vector<Failures> failures;
+  bool is_snapshot = false;  // of PyTorch
+  bool has_trace = true;     // else it is a snapshot with its state alone
   bool is_detached = false;  // of a process: LiveProcess::is_detached
   // What the profiles are from. Only a process is known to run.
   enum class Kind { kFiles, kRecording, kProcess } kind = Kind::kFiles;
@@ -119,7 +123,7 @@ struct Findings {
   // Whether growth could be judged; else why not.
   std::string not_judged;
   // How far the data can be trusted.
-  bool is_since_start = true;         // else since hbmprof was attached to the program
+  std::string extent;                 // of data that are not from the start of the program on
   int64_t dropped = 0;                // allocations
   std::string off_since;              // OffSince of the last profile
   bool is_all_freed = false;          // the program holds nothing (IsFreed) but has
@@ -137,7 +141,7 @@ absl::StatusOr<DumpSeries> OrderToJudge(const ProfileSet& profiles, std::string*
 // samples. `profiles` has no view yet.
 std::vector<std::string> ContradictionsOf(const ProfileSet& profiles);
 
-// Applies the view of the profiles to Subject::at_failure.
+// Applies the view of the profiles to Subject::failures.
 void ApplyViewAtFailure(const std::string& command, const ViewOptions& view, Subject& subject);
 
 // Judges the profiles of one program. `profiles` has the view of own code; `type` is judged for growth. The result
@@ -154,8 +158,8 @@ std::vector<PhaseUse> PhasesOf(const ProfileSet& profiles, const ProfileSet::Fil
 std::optional<Finding> OutlierOf(const ProfileSet& profiles, size_t type, const std::string& sources);
 
 // Returns the sources as a part of a command line for a shell: many profiles as a pattern that stands for no others;
-// "SOURCE..." if there is none and the names have more than 300 bytes.
-std::string SourcesText(const std::vector<std::string>& sources);
+// "SOURCE..." if there is none and the names have more than `most` bytes.
+std::string SourcesText(const std::vector<std::string>& sources, size_t most = 300);
 
 // Sorts findings in the order in which they are shown.
 void RankFindings(std::vector<Finding>& findings);

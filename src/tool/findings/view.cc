@@ -77,7 +77,7 @@ Json SourceJson(const Findings& findings) {
   AddPhases(findings.phases, json);
   const auto of_ours = [&](Json value) { return findings.is_ours ? std::move(value) : Json(); };
   json["trust"] = {{"recording", of_ours(findings.off_since.empty())},
-                   {"since_start", of_ours(findings.is_since_start && findings.off_since.empty())},
+                   {"since_start", of_ours(findings.extent.empty() && findings.off_since.empty())},
                    {"all_freed", findings.is_all_freed},
                    {"dropped", of_ours(findings.dropped)},
                    {"growth_judged", findings.not_judged.empty()},
@@ -139,9 +139,10 @@ std::string TrustText(const Findings& findings) {
   std::vector<std::string> parts(problems.begin(),
                                  problems.begin() + static_cast<std::ptrdiff_t>(std::min(kMost, problems.size())));
   if (findings.is_ours) {
-    const char* const start = findings.is_since_start ? "the start" : "hbmprof was attached";
     const bool is_recording = findings.off_since.empty();
-    if (problems.empty() && is_recording) parts.push_back(Cat("complete since ", start));
+    if (problems.empty() && is_recording) {
+      parts.push_back(findings.extent.empty() ? "complete since the start" : findings.extent);
+    }
     parts.push_back(Cat(findings.dropped, " dropped"));
     parts.push_back(is_recording ? "recording on" : Cat("recording OFF since ", findings.off_since));
   } else {

@@ -206,7 +206,7 @@ std::map<std::string, int64_t> FreeSegments(const RecordingTables& tables, const
 // Reads all events, and stores the failed allocations. Returns the instant before the frees with which the program
 // ends: nothing is allocated after them, they are in the last interval between two of kJudgedStates states, and less
 // memory is in use after them than at any time of the second half.
-std::optional<RecordedInstant> BeforeLastFrees(RecordingReader& recording, FailedAllocations& failed) {
+std::optional<RecordedInstant> BeforeLastFrees(RecordingReader& recording, FailuresByAccount& failed) {
   const int64_t length = Minus(recording.end_time(), recording.tables().start_time);
   const int64_t half = recording.end_time() - length / 2;
   const int64_t late = recording.end_time() - length / static_cast<int64_t>(kJudgedStates - 1);
@@ -217,7 +217,7 @@ std::optional<RecordedInstant> BeforeLastFrees(RecordingReader& recording, Faile
   std::optional<RecordedInstant> before;
   ForEachEvent(recording, INT64_MAX, [&](const RecordedEvent& event, int64_t count) {
     if (event.kind == RecordedKind::kAlloc || event.kind == RecordedKind::kFailed) before.reset();
-    if (event.kind == RecordedKind::kFailed) failed = {failed.count + 1, event};
+    if (event.kind == RecordedKind::kFailed) failed[event.id] = {failed[event.id].count + 1, event};
     if (!before && event.time >= half) lowest = std::min(lowest, in_use);
     if (!before && event.time >= late && event.kind == RecordedKind::kFree) before = {whole, event.time};
     const bool is_block =
@@ -358,7 +358,7 @@ absl::StatusOr<RecordedStates> ReadRecorded(const std::string& command, const st
   std::map<std::string, int64_t> free_segments = FreeSegments(tables, state);
   WarnOfGaps(command, path, *reader);
   ASSIGN_OR_RETURN(ProfileSet profiles, ParseWithLines(bytes));
-  return RecordedStates{std::move(reader), std::move(profiles), std::move(last.source), last.failed,
+  return RecordedStates{std::move(reader), std::move(profiles), std::move(last.source), std::move(last.failed),
                         std::move(free_segments)};
 }
 

@@ -17,6 +17,7 @@ struct FailedAllocations {
   int64_t count = 0;
   RecordedEvent last;
 };
+using FailuresByAccount = std::map<uint64_t, FailedAllocations>;
 
 // These functions find instants. They read the events of `recording` from the beginning. The instant that they return
 // is never within a change.
@@ -25,7 +26,7 @@ struct FailedAllocations {
 struct LastState {
   RecordedInstant instant;
   std::string source;  // the path, with the moment unless it is the end
-  FailedAllocations failed;
+  FailuresByAccount failed;
 };
 // Returns the instant at which a program begins to free what it holds: that of the mark of a Python interpreter's end
 // if nothing was allocated after it; else that before the frees with which the program ends; else the end. If it is not
@@ -62,7 +63,7 @@ struct RecordedStates {
   std::unique_ptr<RecordingReader> reader;
   ProfileSet states;  // at equal distances; the last is LastStateOf
   std::string last;   // the last state, as a source
-  FailedAllocations failed;
+  FailuresByAccount failed;
   // In the last state: by device, the bytes of pools' segments without blocks.
   std::map<std::string, int64_t> free_segments;
 };

@@ -128,6 +128,8 @@ bool IsRecordingFile(const std::string& path) {
   return internal::IsRecording(std::string_view(begin, sizeof(begin))) || IsPickle(path);
 }
 
+bool IsSnapshot(const std::string& source) { return IsPickle(PartsOf(source).file); }
+
 absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (source.rfind("http://", 0) == 0 || source.rfind("https://", 0) == 0) {
     return InvalidArgument("a URL is no source: download the profile first (curl -fsSo profile.pb.gz URL)");
@@ -136,7 +138,21 @@ absl::StatusOr<std::string> ReadSource(const std::string& source) {
   if (parts.moment.has_value() || IsRecordingFile(source)) return ReadRecording(parts);
   ASSIGN_OR_RETURN(const std::optional<LiveProcess> process, ProcessOf(source));
   if (process.has_value()) return QueryProcess(process->socket, "profile");
-  return ReadFile(source);
+  ASSIGN_OR_RETURN(std::string bytes, ReadFile(source));
+  if (!internal::IsRecording(bytes) && !BeginsAsPickle(bytes)) return bytes;
+  return InvalidArgument(source, ": is a recording or a snapshot of PyTorch: write it to a file, and name that");
+}
+
+absl::StatusOr<std::vector<ProfileBytes>> ReadSources(const std::vector<std::string>& sources) {
+  Progress progress(sources.size(), "files read");
+  std::vector<ProfileBytes> all;
+  for (const std::string& source : sources) {
+    ASSIGN_OR_RETURN(std::string bytes, ReadSource(source));
+    CountInput(bytes.size());
+    all.push_back({source, std::move(bytes)});
+    progress.Advance(1);
+  }
+  return all;
 }
 
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source) {

@@ -26,7 +26,7 @@ absl::StatusOr<std::optional<LiveProcess>> ProcessOf(const std::string& source);
 // Returns the bytes of the profile that `source` names. A recording without a moment is that of LastStateOf;
 // what it lacks (GapsOf) is printed as warnings. Errors: those of ReadFile for a file, of QueryProcess for a process,
 // and of OpenRecordingFile and InstantNamed for a recording; kNotFound if there is neither such a file nor such a
-// process; kInvalidArgument for a URL.
+// process; kInvalidArgument for a URL, and for a recording or a snapshot of PyTorch that is not a regular file.
 absl::StatusOr<std::string> ReadSource(const std::string& source);
 
 // Returns the path of a new file of `process`: "hbmprof.NAME.PID" and `suffix`, in the current folder. If this
@@ -43,6 +43,11 @@ absl::StatusOr<std::vector<std::string>> ProfilesIn(const std::string& source);
 
 // Returns whether `path` is a regular file that begins as a recording does, or as a snapshot of PyTorch.
 bool IsRecordingFile(const std::string& path);
+// Returns whether `source` is a snapshot of PyTorch, or a moment of one.
+bool IsSnapshot(const std::string& source);
+
+// Reads each source once. The sizes count for the memory limit. Errors: those of ReadSource.
+absl::StatusOr<std::vector<ProfileBytes>> ReadSources(const std::vector<std::string>& sources);
 
 // Reads the profile of `source`. Its size counts for the memory limit. Errors: those of ReadSource and ParseProfile.
 absl::StatusOr<RawProfile> ReadProfile(const std::string& source);

@@ -559,13 +559,17 @@ const Machine::Instruction Machine::kInstructions[31] = {
 
 }  // namespace
 
+bool BeginsAsPickle(std::string_view bytes) {
+  return bytes.size() >= 2 && static_cast<uint8_t>(bytes[0]) == kProtocol && bytes[1] >= 2 && bytes[1] <= 5;
+}
+
 bool IsPickle(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return false;
   const GzipFile file = OpenGzip(path);
   char begin[2];
   return file != nullptr && gzread(file.get(), begin, sizeof(begin)) == sizeof(begin) &&
-         static_cast<uint8_t>(begin[0]) == kProtocol && begin[1] >= 2 && begin[1] <= 5;
+         BeginsAsPickle({begin, sizeof(begin)});
 }
 
 absl::Status ReadPickle(const std::string& path, TorchSnapshot* snapshot) {

@@ -57,6 +57,7 @@ struct TorchSnapshot {
 
 // Returns whether `path` is a regular file that begins as a pickle of protocol 2 to 5, or is a gzip file of one.
 bool IsPickle(const std::string& path);
+bool BeginsAsPickle(std::string_view bytes);
 
 // Reads the file `path`, which can be a gzip file, into `snapshot`, which must be empty. The time is proportional to
 // the size of the file. The memory is that of the snapshot, and 16 bytes for each object that the pickle numbers. Shows
