@@ -5,6 +5,7 @@ vLLM calls `register` in each of its processes, because the wheel names it in th
 vllm.general_plugins. The environment variable VLLM_PLUGINS of vLLM selects plugins by name; this one is `hbmprof`.
 """
 
+import contextlib
 import functools
 
 import hbmprof
@@ -32,8 +33,9 @@ def _add_estimates(worker):
             result = method(*args, **kwargs)
             for phase, attribute in ESTIMATES.items():
                 for owner in (worker, getattr(worker, "model_runner", None)):
-                    if isinstance(bytes_ := getattr(owner, attribute, None), (int, float)):
-                        hbmprof.counter(f"estimate:{phase}", bytes_)
+                    with contextlib.suppress(Exception):  # the server must not fail
+                        if isinstance(bytes_ := getattr(owner, attribute, None), (int, float)):
+                            hbmprof.counter(f"estimate:{phase}", bytes_)
             return result
         return with_estimates
 
@@ -43,25 +45,26 @@ def _add_estimates(worker):
 
 
 def register():
-    """Adds the phases to each worker whose device this process initializes from now on. Without hbmprof's library, does
-    nothing."""
+    """Adds the phases to each worker whose device this process initializes from now on. Without hbmprof's library, and
+    in another version of vLLM, does nothing."""
     try:
         hbmprof.version()
-    except hbmprof.Error:
-        return
-    # The module of the worker itself is not imported here, which would take the API server seconds.
-    from vllm.v1.worker.worker_base import WorkerWrapperBase
+        # The module of the worker itself is not imported here, which would take the API server seconds.
+        from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    # Not init_worker: in a process of its own, a worker calls register() there.
-    init_device = WorkerWrapperBase.init_device
+        # Not init_worker: in a process of its own, a worker calls register() there.
+        init_device = WorkerWrapperBase.init_device
+    except Exception:  # vLLM would not start
+        return
 
     @functools.wraps(init_device)
     def init_device_with_phases(self, *args, **kwargs):
         with hbmprof.phase("init"):
             result = init_device(self, *args, **kwargs)
-        _add_estimates(self.worker)
-        _add_phases(self.worker, WORKER)
-        _add_phases(getattr(self.worker, "model_runner", None), RUNNER)
+        with contextlib.suppress(Exception):
+            _add_estimates(self.worker)
+            _add_phases(self.worker, WORKER)
+            _add_phases(getattr(self.worker, "model_runner", None), RUNNER)
         return result
 
     WorkerWrapperBase.init_device = init_device_with_phases

@@ -145,7 +145,8 @@ template <typename Queries>
   }()
 #define OTHER(...) TRACK(void(), __VA_ARGS__)
 #define END(...) TRACK(MemoryEnds(), __VA_ARGS__)
-#define CLOSE(device, stays) TRACK(DeviceEnds(), EndDevice(call, static_cast<int>(device), stays))
+#define CLOSE(device, stays) \
+  TRACK(DeviceEnds(*tracker, static_cast<int>(device)), EndDevice(call, static_cast<int>(device), stays))
 #define RECORD(id, bytes, ...) \
   OTHER(Allocate(caller, call, [&] { return DriverBuffer{BufferId(id), bytes, __VA_ARGS__}; }))
 #define ALLOCATE_AS(id, requested, bytes, kind) \

@@ -23,11 +23,11 @@ namespace hbmprof::internal {
 // Callbacks that src/inject/gpu_preload.cc defines. The wrappers call PrepareTracking before they first use
 // Profiler::Default(), possibly in several threads at the same time, TrackingStarts once, after that, and
 // MemoryEnds in each tracked call that ends memory, before its records end; OpenCL's layer calls it for each event.
-// DeviceEnds: the same for a call that ends a device, as the last one of a program that ends.
+// DeviceEnds: the same for a call that ends a device and its memory, as the last one of a program that ends.
 void PrepareTracking();
 void TrackingStarts();
 void MemoryEnds();
-void DeviceEnds();
+void DeviceEnds(DriverAdapter& tracker, int device);
 // The wrappers call it after a call of the driver has failed because there was no memory. `caller` is the caller of the
 // wrapper, `pages` says which pages the call wanted. Throws std::bad_alloc if the host has no memory to report it.
 void AllocationFailed(const FailedAllocation& failure, const Caller& caller, uint64_t pages);

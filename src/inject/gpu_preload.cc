@@ -46,7 +46,16 @@ void TrackingStarts() {
 }
 
 void MemoryEnds() { KeepStateAtPythonEnd(); }
-void DeviceEnds() { KeepStateForExit(/*python_ends=*/false); }
+void DeviceEnds(DriverAdapter& tracker, int device) {
+  bool holds_memory = false;
+  static_cast<void>(TryRun([&] {
+    const DeviceId id = tracker.Device(device);
+    for (const MemorySpace space : {MemorySpace::kDevice, MemorySpace::kManaged}) {
+      holds_memory = holds_memory || Profiler::Default().Stats(id, space).bytes_in_use != 0;
+    }
+  }));
+  if (holds_memory) KeepStateForExit(/*python_ends=*/false);
+}
 
 void ProfilerCalled(bool starts) {
   const CaptureChoice* const ranges = ChosenRanges();

@@ -19,7 +19,7 @@ namespace hbmprof::internal {
 void PrepareTracking() {}
 void TrackingStarts() {}
 void MemoryEnds() {}
-void DeviceEnds() {}
+void DeviceEnds(DriverAdapter&, int) {}
 void MemoryUnmaps(uint64_t, size_t) {}
 void AllocationFailed(const FailedAllocation&, const Caller&, uint64_t) {}
 void ProfilerCalled(bool) {}

@@ -724,6 +724,22 @@ TEST(AscendTest, TheProfileAtExitIsThatBeforeTheDeviceIsClosed) {
   }
 }
 
+TEST(AscendTest, MemoryFreedAfterACloseIsNotInTheProfileAtExit) {
+  if (!IsInner()) {
+    const std::string profile = NewDirectory() + "/profile.pb.gz";
+    MessagesOfThisTest(profile);
+    EXPECT_EQ(ViewProfile(profile).SumWhere("inuse_space", "device", "NPU:7"), 0);
+    return;
+  }
+  void *first = nullptr, *second = nullptr;
+  ASSERT_EQ(ascend::halMemAlloc(&first, 1 << 20, kApp | kDevice | 6), 0);
+  ASSERT_EQ(ascend::halMemAlloc(&second, 1 << 20, kApp | kDevice | 7), 0);
+  EXPECT_EQ(ascend::halMemFree(first), 0);
+  ASSERT_EQ(ascend::halDeviceClose(6, nullptr), 0);
+  EXPECT_EQ(ascend::halMemFree(second), 0);
+  ASSERT_EQ(ascend::halDeviceClose(7, nullptr), 0);
+}
+
 TEST(AscendTest, ImportedMemoryCountsWhileItIsMapped) {
   ascend::Handle handle = 0;
   const int64_t foreign = Tracked().foreign_frees;

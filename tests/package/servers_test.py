@@ -54,6 +54,8 @@ import __main__
 
 
 class Runner:
+    model_memory_usage = float("nan")  # no counter
+
     def capture_model(self):
         __main__.allocate(7)
 
@@ -237,6 +239,9 @@ def main():
         subprocess.run(["hbmprof", "run", "-o", folder / "vllm-profiles", "--", sys.executable, folder / "worker.py"],
                        check=True)
         assert phases(folder / "vllm-profiles") == expected, phases(folder / "vllm-profiles")
+        # A version of vLLM without this module.
+        other = "import sys, hbmprof.vllm as v; sys.modules['vllm.v1.worker.worker_base'] = None; v.register()"
+        subprocess.run(["hbmprof", "run", "-o", folder / "none", "--", sys.executable, "-c", other], check=True)
 
         # SGLang, and what its runners say.
         for module, text in SGLANG.items():

@@ -10,13 +10,13 @@
 
 namespace hbmprof::internal {
 
-// Calls work(). If the calling thread has less than 256 KiB of stack left, or if its stack is not known (that of a
+// Calls work(). If the calling thread has less than 512 KiB of stack left, or if its stack is not known (that of a
 // fiber or a signal handler), a new thread makes the call, and the calling thread waits for its end. Returns false if
 // that thread cannot be started; then work() is not called. REQUIRES: `work` does not throw, and uses no data of the
 // calling thread, such as its tags.
 template <typename Work>
 bool WithEnoughStack(const Work& work) {
-  constexpr size_t kEnoughBytes = size_t{256} << 10;
+  constexpr size_t kEnoughBytes = size_t{512} << 10;
   if (AvailableStackBytes() >= kEnoughBytes) {
     work();
     return true;

@@ -659,8 +659,8 @@ void StopFlightRecorder() {
   if (IsOff()) return;
   const LogUse use;
   const ReentryGuard guard;
-  flight_buffers.store(0);
   if (!IsFlightRecorderOn()) return;
+  flight_buffers.store(0);
   ProfilerImpl& profiler = *LoggedProfiler();
   SetLogged(nullptr);
   SwitchOff(profiler);
