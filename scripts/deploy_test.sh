@@ -50,7 +50,8 @@ use_conda() {
   rm -rf "$work"
   mkdir -p "$work"
   HBMPROF_PACKAGES=$PWD/build/package/out HBMPROF_VERSION=${name#hbmprof-} RATTLER_CACHE_DIR=$work/cache \
-    "$tools/bin/python" tests/package/conda_test.py "$1" "$work/channel" "$work/prefix"
+    "$tools/bin/python" tests/package/conda_test.py build "$1" "$work/channel"
+  RATTLER_CACHE_DIR=$work/cache "$tools/bin/python" tests/package/conda_test.py install "$work/channel" "$work/prefix"
   cd "$work"
   LD_LIBRARY_PATH=${cmake}/tests/support/fake_cudart/cuda prefix/bin/hbmprof run --output profiles -- \
     python3 "$OLDPWD/examples/serve.py"
