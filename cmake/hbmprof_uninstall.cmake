@@ -1,5 +1,5 @@
 # cmake -DMANIFEST=install_manifest.txt -P hbmprof_uninstall.cmake: removes the files that the last `cmake --install` of
-# that build folder wrote, and then the folders hbmprof and those in them if they are empty. DESTDIR has the same
+# that build folder wrote, and then the folders named hbmprof, and those in them, if they are empty. DESTDIR has the same
 # effect as for the installation.
 if(NOT EXISTS ${MANIFEST})
   message(FATAL_ERROR "hbmprof: nothing to uninstall: there is no ${MANIFEST}; `cmake --install` writes it")

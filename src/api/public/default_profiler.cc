@@ -65,7 +65,7 @@ struct OfProcess {
 };
 std::atomic<const OfProcess*> exit_snapshot{nullptr};
 std::atomic<const OfProcess*> kept_state{nullptr};  // of KeepStateForExit
-std::atomic<bool> exit_uses_kept_state{false};      // so it is not deleted
+std::atomic<bool> exit_uses_kept_state{false};      // ExitSnapshot can read it, so it is not deleted any more
 
 // Returns the number of all allocations until the snapshot.
 int64_t Allocations(const Snapshot& snapshot) {

@@ -38,8 +38,9 @@ void StartThreads();
 const Snapshot& ExitSnapshot();
 
 // Takes a snapshot, which is that of ExitSnapshot if nothing is allocated until then. If nothing was allocated since
-// the last call, that call's snapshot stays. Called before what the program holds ends without a free of the program's.
-// `python_ends`: the mark in a recording is kPythonEndMark. Does not change errno. Does not throw.
+// the last call, that call's snapshot stays. Called before memory ends that the program holds and does not free itself.
+// `python_ends`: the mark in a recording is kPythonEndMark. Thread-safe: a call during another one has no effect. Does
+// not change errno. Does not throw.
 void KeepStateForExit(bool python_ends);
 
 }  // namespace hbmprof::internal
